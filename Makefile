@@ -13,7 +13,7 @@ LOCK := $(PIN) --extra build --no-emit-package trading-intents-client
 DIST := dist
 BUILD := import sys; from flit_core import buildapi as b; print(b.build_wheel(sys.argv[1]), b.build_sdist(sys.argv[1]))
 
-.PHONY: help run test test-slow check bench chaos soak proto sdk dist client browser screenshots witnesses quickfix deploy-checkers lock clean
+.PHONY: help run test test-slow check check-quick hooks bench chaos soak proto sdk dist client browser screenshots witnesses quickfix deploy-checkers lock clean
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -34,12 +34,17 @@ endif
 test-slow: $(VENV)/dev.stamp ## test what is killed, restarted or waits, packages, and beside other people's programs, if installed
 	@$(SIDE_BY_SIDE) --workers 5 -m "slow and not chaos"
 
-check: $(VENV)/dev.stamp ## lint, types, import rules, migrations
-	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check -q .
+check: check-quick ## lint, types, import rules, migrations
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports --no-cache
 	@$(BIN)/squawk -c squawk.toml src/trading_intents/storage/migrations/*.sql
+
+check-quick: $(VENV)/dev.stamp ## lint, format and import rules, in seconds
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check -q . || { echo "not formatted: $(BIN)/ruff format ." >&2; exit 1; }
+	@$(BIN)/lint-imports --no-cache
+
+hooks: ## let each commit run `make check-quick`
+	@git config core.hooksPath .ci/hooks
 
 bench: $(VENV)/dev.stamp ## measure the performance bars
 	@missed=0; for program in outbox.py submit.py "submit.py --limits" execute.py latency.py fix.py grow.py stream.py; do \
@@ -132,7 +137,7 @@ $(VENV)/client.stamp: requirements-client.lock $(VENV)/run.stamp
 	@touch $@
 
 # The browser itself comes from the system: `apt-get install chromium`. Nothing here needs a build.
-NPM_PACKAGES := axe-core@4.14.0 eslint@10.14.0 oidc-provider@8.8.1 typescript@7.0.2
+NPM_PACKAGES := axe-core@4.14.0 eslint@10.14.0 oidc-provider@8.8.1 prettier@3.10.1 typescript@7.0.2
 $(VENV)/browser.stamp: requirements-browser.lock $(VENV)/dev.stamp
 	@echo "installing the console's test tools ..."
 	@$(PIP) install --require-hashes -r requirements-browser.lock

@@ -52,7 +52,11 @@ FLAGS += [
 WATCH_FRAMES = """() => {
   window.frames_seen = [];
   let last = performance.now();
-  const watch = (now) => { window.frames_seen.push(now - last); last = now; requestAnimationFrame(watch); };
+  const watch = (now) => {
+    window.frames_seen.push(now - last);
+    last = now;
+    requestAnimationFrame(watch);
+  };
   requestAnimationFrame((now) => { last = now; requestAnimationFrame(watch); });
 }"""
 HEAP = "() => { gc(); return performance.memory.usedJSHeapSize / 1048576; }"

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 import null_broker
-from plot import Bar, draw
+from plot import Bar, draw, show_bars
 from submit import STATEMENTS, TABLES, YARDSTICK_CLIENTS, Bench, best, serving
 from trading_intents.storage.embedded.cluster import DATABASE, OWNER
 
@@ -36,7 +36,7 @@ SUSTAINED_SECONDS = 20.0
 QUEUED = 10_000
 LONE_ORDERS = 200
 IDLE_SECONDS = 10.0
-SETTLE_SECONDS = 12.0  # a server counts a session's transactions up to ten seconds late
+STATISTICS_SECONDS = 12.0  # a server counts a session's transactions up to ten seconds late
 WAIT_SECONDS = 120.0
 POLL_SECONDS = 0.02
 
@@ -172,7 +172,7 @@ class Market:
             SELECT sum(xact_commit + xact_rollback)::float8 FROM pg_stat_database
             WHERE datname = current_database()
         """
-        time.sleep(SETTLE_SECONDS)
+        time.sleep(STATISTICS_SECONDS)
         before = self._value(query)
         time.sleep(IDLE_SECONDS)
         # The first question was one itself.
@@ -308,44 +308,14 @@ def report(found: dict[str, Any], apart: list[Wave], null: list[Wave]) -> int:
     out = Console()
     base = best(found["yardstick"])["per_second"]
     one_client = best(found["one_client"])["p50_ms"]
-    table = Table(
-        "accounts x symbols",
-        "filled and booked/s",
-        "ratio",
-        "accepted/s",
-        "service us",
-        "postgres us",
-        "WAL bytes",
-        "row versions (HOT)",
-        "stale",
-    )
-    waves: dict[Any, Wave] = {
-        wave: max(rounds, key=lambda each: each.per_second)
-        for wave, rounds in found["waves"].items()
-    }
-    named = {f"{wave[0]} x {wave[1]}": each for wave, each in waves.items()}
-    named["64 x 40, worker apart"] = max(apart, key=lambda each: each.per_second)
-    named["64 x 40, null broker"] = max(null, key=lambda each: each.per_second)
-    named[f"burst of {BURST_ORDERS}, 64 x 40"] = found["burst"]
-    for name, each in named.items():
-        table.add_row(
-            name,
-            f"{each.per_second:.0f}",
-            f"{each.per_second / base:.3f}",
-            f"{each.accepted_per_second:.0f}",
-            f"{each.service_us:.0f}",
-            f"{each.postgres_us:.0f}",
-            f"{each.wal_bytes:.0f}",
-            f"{each.row_versions:.1f} ({each.hot_updates:.1f})",
-            str(each.stale),
-        )
     out.print(f"yardstick {base:.0f}/s, pgbench of 1 client {one_client:.2f} ms")
-    out.print(table)
+    waves = best_waves(found, apart, null)
+    out.print(table_of(waves, base))
     lone = min(found["lone"], key=lambda each: statistics.median(each[1]))
     sent, filled = (statistics.median(each) for each in lone)
     late = statistics.quantiles(lone[1], n=100)[98]
     beside = statistics.median(found["beside"][1])
-    middle = named["64 x 40"]
+    middle = waves["64 x 40"]
     stages = Table("a lone order", "ms")
     for name, millis in found["stages"].items():
         stages.add_row(name, f"{millis:.2f}")
@@ -355,7 +325,7 @@ def report(found: dict[str, Any], apart: list[Wave], null: list[Wave]) -> int:
         Bar("filled and booked/s, 64 x 40, x yardstick", middle.per_second / base, 0.25, 0.4, True),
         Bar(
             "512 x 40 / 8 x 40",
-            named["512 x 40"].per_second / named["8 x 40"].per_second,
+            waves["512 x 40"].per_second / waves["8 x 40"].per_second,
             0.8,
             0.9,
             True,
@@ -377,15 +347,47 @@ def report(found: dict[str, Any], apart: list[Wave], null: list[Wave]) -> int:
         Bar("a lone order beside 10,000 queued / without them", beside / filled, 10, 4, False),
         Bar("transactions/s of an idle platform", found["idle"], 5, 2, False),
     ]
-    shown = Table("bar", "measured", "bar", "goal", "met")
-    for bar in bars:
-        shown.add_row(
-            bar.name, f"{bar.value:.2f}", f"{bar.bar}", f"{bar.goal}", "yes" if bar.met else "NO"
-        )
-    out.print(shown)
     draw(PICTURE, f"bench/execute.py: the whole way (yardstick {base:.0f}/s)", bars)
     out.print(f"drawn in {PICTURE}")
-    return 0 if all(bar.met for bar in bars) else 1
+    return show_bars(out, bars)
+
+
+def best_waves(found: dict[str, Any], apart: list[Wave], null: list[Wave]) -> dict[str, Wave]:
+    rounds = {
+        f"{accounts} x {symbols}": each for (accounts, symbols), each in found["waves"].items()
+    }
+    rounds["64 x 40, worker apart"] = apart
+    rounds["64 x 40, null broker"] = null
+    waves = {name: max(each, key=lambda wave: wave.per_second) for name, each in rounds.items()}
+    waves[f"burst of {BURST_ORDERS}, 64 x 40"] = found["burst"]
+    return waves
+
+
+def table_of(waves: dict[str, Wave], base: float) -> Table:
+    table = Table(
+        "accounts x symbols",
+        "filled and booked/s",
+        "ratio",
+        "accepted/s",
+        "service us",
+        "postgres us",
+        "WAL bytes",
+        "row versions (HOT)",
+        "stale",
+    )
+    for name, each in waves.items():
+        table.add_row(
+            name,
+            f"{each.per_second:.0f}",
+            f"{each.per_second / base:.3f}",
+            f"{each.accepted_per_second:.0f}",
+            f"{each.service_us:.0f}",
+            f"{each.postgres_us:.0f}",
+            f"{each.wal_bytes:.0f}",
+            f"{each.row_versions:.1f} ({each.hot_updates:.1f})",
+            str(each.stale),
+        )
+    return table
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from execute import Market, Wave, market
-from plot import Bar
+from plot import Bar, show_bars
 from trading_intents.brokers.fix.messages import Numbers, ReceivedMessage, SentMessage, SessionRules
 from trading_intents.brokers.fix.session import FixSession
 from trading_intents.clock import SystemClock
@@ -148,13 +148,7 @@ def report(waves: dict[str, Wave]) -> int:
         Bar("likewise, ten sessions", waves["ten sessions"].per_second, 1_000, 1_500, True),
         Bar("stale", max(each.stale for each in waves.values()), 0, 0, False),
     ]
-    shown = Table("bar", "measured", "bar", "goal", "met")
-    for bar in bars:
-        shown.add_row(
-            bar.name, f"{bar.value:.0f}", f"{bar.bar}", f"{bar.goal}", "yes" if bar.met else "NO"
-        )
-    out.print(shown)
-    return 0 if all(bar.met for bar in bars) else 1
+    return show_bars(out, bars, decimals=0)
 
 
 if __name__ == "__main__":

@@ -259,7 +259,8 @@ def work_of(account: Account) -> dict[str, str]:
     near_end = make_cursor(f"actions:{account.id}", str(account.actions * 9 // 10))
     # An equal share of both histories, so that pages are full in both.
     now = datetime.now(UTC)
-    times = f"created_after={rfc3339(now - HISTORY * 0.6)}&created_before={rfc3339(now - HISTORY * 0.2)}"
+    after = rfc3339(now - HISTORY * 0.6)
+    times = f"created_after={after}&created_before={rfc3339(now - HISTORY * 0.2)}"
     return {
         "list, first page": f"{intents}?limit={PAGE}",
         "list, at nine tenths": f"{intents}?limit={PAGE}&next_cursor={near_end}",

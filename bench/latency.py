@@ -19,7 +19,7 @@ from rich.table import Table
 
 import null_broker
 from execute import Market, market
-from plot import Bar, draw
+from plot import Bar, draw, show_bars
 from trading_intents.stream import trading_pb2 as pb
 
 PICTURE = Path(__file__).with_name("out") / "latency.png"
@@ -201,14 +201,8 @@ def report(found: dict[str, list[float]]) -> int:
             if name.startswith("CANCEL")
         ),
     ]
-    shown = Table("bar", "measured", "bar", "goal", "met")
-    for bar in bars:
-        shown.add_row(
-            bar.name, f"{bar.value:.1f}", f"{bar.bar}", f"{bar.goal}", "yes" if bar.met else "NO"
-        )
-    out.print(shown)
     draw(PICTURE, f"bench/latency.py: {RATE:.0f} orders/s by the clock", bars)
-    return 0 if all(bar.met for bar in bars) else 1
+    return show_bars(out, bars, decimals=1)
 
 
 if __name__ == "__main__":

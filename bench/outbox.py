@@ -21,7 +21,7 @@ from rich.table import Table
 
 from trading_intents.clock import SystemClock
 from trading_intents.ids import OrganizationId
-from trading_intents.outbox.model import ClaimedRow, Done, NewRow, OutboxEventType, Outcome, Queue
+from trading_intents.outbox.model import ClaimedRow, Done, NewRow, OutboxEventType, Queue
 from trading_intents.outbox.queue import claim, complete, put
 from trading_intents.outbox.worker import Worker, WorkerContext
 from trading_intents.secret import Secret
@@ -81,7 +81,7 @@ async def rows_a_second(database: Database) -> float:
     handled = 0
     over = asyncio.Event()
 
-    async def handle(row: ClaimedRow) -> Outcome:
+    async def handle(row: ClaimedRow) -> Done:
         nonlocal handled
         handled += 1
         if handled == ROWS:

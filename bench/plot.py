@@ -1,10 +1,12 @@
-"""Draws measured values against their bars as a PNG: each as a share of its bar, so that all fit
-one picture."""
+"""Shows measured values beside their bars: as a table, and as a PNG, where each is a share of its
+bar, so that all fit one picture."""
 
 from pathlib import Path
 from typing import NamedTuple
 
 from PIL import Image, ImageDraw, ImageFont
+from rich.console import Console
+from rich.table import Table
 
 WIDTH = 1100
 ROW = 46
@@ -28,6 +30,16 @@ class Bar(NamedTuple):
     @property
     def met(self) -> bool:
         return self.value >= self.bar if self.more_is_better else self.value <= self.bar
+
+
+def show_bars(out: Console, bars: list[Bar], decimals: int = 2) -> int:
+    """Prints them. Gives the program's exit code: 0 when all are met."""
+    table = Table("bar", "measured", "bar", "goal", "met")
+    for bar in bars:
+        met = "yes" if bar.met else "NO"
+        table.add_row(bar.name, f"{bar.value:.{decimals}f}", f"{bar.bar}", f"{bar.goal}", met)
+    out.print(table)
+    return 0 if all(bar.met for bar in bars) else 1
 
 
 def draw(path: Path, title: str, bars: list[Bar]) -> None:

@@ -76,12 +76,12 @@ class Book:
     ask_size: Decimal = Decimal(0)
 
     def position(self, symbol: str) -> Decimal:
-        orders = (order for order in self.orders.values() if order.ticket.symbol == symbol)
-        signed = (
-            order.filled if order.ticket.side is OrderSide.BUY else -order.filled
-            for order in orders
-        )
-        return sum(signed, Decimal(0))
+        position = Decimal(0)
+        for order in self.orders.values():
+            if order.ticket.symbol == symbol:
+                is_buy = order.ticket.side is OrderSide.BUY
+                position += order.filled if is_buy else -order.filled
+        return position
 
 
 class Venue:
@@ -121,9 +121,8 @@ class Venue:
         book = self.book
         if ticket.side is OrderSide.SELL and ticket.quantity > book.position(ticket.symbol):
             return "nothing to sell"
-        return (
-            "no money" if ticket.quantity * (ticket.limit_price or book.ask) > book.cash else None
-        )
+        cost = ticket.quantity * (ticket.limit_price or book.ask)
+        return "no money" if cost > book.cash else None
 
     def cancel(self, order: Order) -> None:
         order.over = True
@@ -139,20 +138,20 @@ class Venue:
     def _match(self, order: Order) -> None:
         book = self.book
         ticket = order.ticket
-        buys = order.ticket.side is OrderSide.BUY
-        price, size = (book.ask, book.ask_size) if buys else (book.bid, book.bid_size)
-        if ticket.limit_price is not None and (
-            ticket.limit_price < price if buys else ticket.limit_price > price
-        ):
+        buys = ticket.side is OrderSide.BUY
+        price = book.ask if buys else book.bid
+        limit = price if ticket.limit_price is None else ticket.limit_price
+        if limit < price if buys else limit > price:
             return
-        quantity = min(order.leaves, size)
+        quantity = min(order.leaves, book.ask_size if buys else book.bid_size)
         if order.over or quantity <= 0:
             return
-        signed = quantity if buys else -quantity
-        book.ask_size, book.bid_size = (
-            (size - quantity, book.bid_size) if buys else (book.ask_size, size - quantity)
-        )
-        book.cash -= signed * price
+        if buys:
+            book.ask_size -= quantity
+            book.cash -= quantity * price
+        else:
+            book.bid_size -= quantity
+            book.cash += quantity * price
         order.filled += quantity
         order.over = not order.leaves
         self._report(order, EventKind.FILL, quantity, price)
@@ -260,17 +259,16 @@ class MyBroker:
     async def snapshot(self, since: datetime) -> AccountSnapshot:
         if not self._is_open:
             raise BrokerUnavailable("the session is down")
+        orders = self.venue.book.orders.values()
+        executions = list[BrokerEvent]()
+        for order in orders:
+            for event in order.events:
+                if event.kind is EventKind.FILL and (event.venue_time or since) >= since:
+                    executions.append(event)
         return AccountSnapshot(
             taken_at=datetime.now(UTC),
-            open_orders=tuple(
-                _snapshot(order) for order in self.venue.book.orders.values() if not order.over
-            ),
-            executions=tuple(
-                event
-                for order in self.venue.book.orders.values()
-                for event in order.events
-                if event.kind is EventKind.FILL and (event.venue_time or since) >= since
-            ),
+            open_orders=tuple(_snapshot(order) for order in orders if not order.over),
+            executions=tuple(executions),
             positions=None,
         )
 

@@ -71,12 +71,13 @@ def read_alert(body: bytes) -> dict[str, Any]:
     return alert
 
 
-def place(account: Account, symbols: dict[str, str], alert: dict[str, Any]) -> tuple[int, str]:
+def place_order(
+    account: Account, symbols: dict[str, str], alert: dict[str, Any]
+) -> tuple[int, str]:
     """The status and a line for the sender. The alert's `id` is the Idempotency-Key: sent twice, it
     is one order."""
-    submit = {"buy": account.buy, "sell": account.sell, "short": account.short}.get(
-        alert["side"].lower()
-    )
+    submits = {"buy": account.buy, "sell": account.sell, "short": account.short}
+    submit = submits.get(alert["side"].lower())
     if submit is None:
         raise WrongAlert("side must be buy, sell or short")
     if alert["symbol"] not in symbols:
@@ -90,9 +91,8 @@ def place(account: Account, symbols: dict[str, str], alert: dict[str, Any]) -> t
         return 409, f"refused: {', '.join(each.reason for each in error.triggered)}"
     except TradingError as error:
         # 5xx: it may or may not have been placed, and the same alert may be sent again.
-        return 503 if error.may_be_recorded or (
-            error.status or 503
-        ) >= 500 else error.status or 503, str(error)
+        status = error.status or 503
+        return 503 if error.may_be_recorded or status >= 500 else status, str(error)
     except ValueError as error:
         raise WrongAlert(str(error)) from None
     return 200 if placed.is_replayed else 202, f"order {placed.intent_id}"
@@ -109,7 +109,7 @@ def make_handler(
                 self.answer(404, "not found")
                 return
             try:
-                self.answer(*place(account, symbols, self.read()))
+                self.answer(*place_order(account, symbols, self.read()))
             except WrongAlert as error:
                 self.answer(422, str(error))
 

@@ -118,7 +118,7 @@ def run_command(
         )
     cleared = dict.fromkeys(name for name in os.environ if name.startswith(PREFIX))
     with (
-        mock.patch.object(sys, "path", [str(INSTALLED), *sys.path]),
+        mock.patch.object(sys, "path", [*environ["PYTHONPATH"].split(os.pathsep), *sys.path]),
         ThreadPoolExecutor(1) as thread,  # the caller may have an event loop of its own
     ):
         done = thread.submit(

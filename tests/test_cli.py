@@ -70,7 +70,7 @@ def test_migrate_applies_once_and_doctor_then_finds_all_well(tmp_path: Path) -> 
     assert not (tmp_path / "data").exists()
     first = run_command(environ, "migrate")
     assert first.returncode == 0, first.stderr
-    assert first.stdout.splitlines()[0] == "applied 0001_foundation.sql"
+    assert first.stdout.splitlines()[0] == "applied 0001_baseline.sql"
     assert all(line.startswith("applied ") for line in first.stdout.splitlines())
     second = run_command(environ, "migrate")
     assert (second.returncode, second.stdout, second.stderr) == (0, "nothing to do\n", "")

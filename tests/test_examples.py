@@ -20,17 +20,17 @@ import pytest
 from tests.background import working
 from tests.fork_server import Fork
 from tests.platform import Platform
+from tests.test_tidy import count_tokens
 from trading_intents.config import PREFIX
 from trading_intents_client import TradingClient
 
 pytest_plugins = ("tests.started_dirs",)
-pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 LIMIT_SECONDS = 30
 INTERRUPTED = 130
 QUOTE_SECONDS = 0.02
-MAX_STRATEGY_LINES = 60
+MAX_STRATEGY_TOKENS = 530
 
 
 @pytest.fixture(scope="module")
@@ -184,8 +184,7 @@ def test_a_strategy_that_is_killed_goes_on_and_places_no_order_twice(
     assert sides == [("BUY", "SELL")[index % 2] for index in range(len(sides))]
     (held,) = [position.quantity for position in account.positions() if position.symbol == "CROSS"]
     assert held == (10 if json.loads(state.read_text())["holds"] else 0)
-    lines = (EXAMPLES / "moving_average.py").read_text().splitlines()
-    assert len(lines) < MAX_STRATEGY_LINES
+    assert count_tokens(EXAMPLES / "moving_average.py") <= MAX_STRATEGY_TOKENS
 
 
 def test_ctrl_c_ends_the_order_with_a_line(folder: Path) -> None:

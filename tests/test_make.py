@@ -1,6 +1,7 @@
 """`make` and the interpreter: says which one it needs, and makes the environment anew with another
 one."""
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -69,3 +70,43 @@ def test_make_makes_the_environment_anew_when_the_interpreter_changes(tmp_path: 
         assert make(python, venv).returncode == 0
         assert made_by.stat().st_mtime_ns == made_at, "nothing has changed"
         assert (venv / "run.stamp").exists()
+
+
+def test_a_commit_that_the_quick_checks_refuse_is_not_made(clone: Path) -> None:
+    untidy = clone / "tests" / "untidy.py"
+    untidy.write_text('"""A file."""\n\nimport os\n')
+    run(clone, "make", "--silent", "hooks").check_returncode()
+    run(clone, "git", "add", "-f", str(untidy)).check_returncode()
+    refused = commit(clone)
+    assert refused.returncode != 0
+    assert "`os` imported but unused" in refused.stdout + refused.stderr
+    untidy.write_text('"""A file."""\n')
+    run(clone, "git", "add", "-f", str(untidy)).check_returncode()
+    made = commit(clone)
+    assert made.returncode == 0, made.stdout + made.stderr
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A clone with an environment that is up to date: it has only the programs that check."""
+    folder = tmp_path / "clone"
+    run(tmp_path, "git", "clone", "-q", "--shared", str(ROOT), str(folder)).check_returncode()
+    environment = folder / ".venv"
+    (environment / "bin").mkdir(parents=True)
+    for program in ("ruff", "lint-imports"):
+        (environment / "bin" / program).symlink_to(ROOT / ".venv" / "bin" / program)
+    shutil.copy(ROOT / ".venv" / "interpreter", environment)
+    for stamp in ("run.stamp", "dev.stamp"):
+        (environment / stamp).touch()
+    return folder
+
+
+def commit(clone: Path) -> subprocess.CompletedProcess[str]:
+    author = ("-c", "user.name=a", "-c", "user.email=a@example.com")
+    return run(clone, "git", *author, "commit", "-q", "-m", "change")
+
+
+def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )

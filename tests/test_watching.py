@@ -17,7 +17,8 @@ from trading_intents.telemetry import Log, Metrics, TrafficLog
 ROOT = Path(__file__).parents[1]
 RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
 DASHBOARD = ROOT / "deploy" / "grafana" / "trading-intents.json"
-RUNBOOKS = "docs/operating/watch.md"
+RUNBOOKS = "docs/operating/alerts.md"
+LOG = "docs/operating/log.md"
 MAX_RULES = 10
 LEVELS = ("warning", "error", "critical")
 METRIC = re.compile(r"\b((?:ti|process)_\w+)")
@@ -95,7 +96,7 @@ class Recorded:
 
 
 def test_every_warning_of_the_source_is_documented_and_no_other() -> None:
-    documented = [row[0].strip("`") for row in rows(section(RUNBOOKS, "Log events"), r"`.*`")]
+    documented = [row[0].strip("`") for row in rows(section(LOG, "Log events"), r"`.*`")]
     assert len(documented) == len(set(documented))
     assert sorted(documented) == sorted(
         {"library message", *(event for path in SERVER_SOURCES for event in events(path))}
@@ -124,6 +125,7 @@ def events(path: Path) -> Iterator[str]:
     for name, call in calls_of(path) if passing else ():
         if (index := passing.get(name.rpartition(".")[2])) is not None:
             said.append(call.args[index])
+    said += [call.args[1] for name, call in calls_of(path) if name == "log_failures"]
     for text in said:
         parts = [
             constants.get(part.id, part) if isinstance(part, ast.Name) else part

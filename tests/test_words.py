@@ -3,13 +3,26 @@ documents."""
 
 import ast
 import re
+import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.test_tidy import EVERYTHING, PACKAGE, ROOT, statements_of
+from tests.test_tidy import (
+    EVERYTHING,
+    PACKAGE,
+    ROOT,
+    SERVER_SOURCES,
+    complaints,
+    functions_of,
+    nodes_of,
+    statements_of,
+    text_of,
+    tokens_of,
+    words_of,
+)
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 DOCUMENTS = sorted(
@@ -124,3 +137,60 @@ def test_a_docstring_begins_with_a_subject_or_a_verb() -> None:
         (str(path.relative_to(ROOT)), text) for path in EVERYTHING for text in docstrings_of(path)
     ]
     assert [(name, text) for name, text in found if QUESTIONS.match(text)] == []
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """A word that means one thing in names, and the files where something has that name."""
+
+    forms: frozenset[str]
+    files: tuple[str, ...] = ()
+
+
+ONE_MEANING = {
+    # To end an order's uncertainty by a look-up: so far nothing is named by it.
+    "settle": Meaning(frozenset({"settle", "settles", "settled", "settler", "settling"})),
+    # A worker's transaction: so far nothing is named by it. A tenant's share of a loop is its slot.
+    "turn": Meaning(frozenset({"turn", "turns"})),
+    # The durable `sent_at`; and `restore --mark`, an operator's word.
+    "mark": Meaning(
+        frozenset({"mark", "marks", "marked", "marking"}),
+        ("execution/", "recovery/commands.py"),
+    ),
+    # PostgreSQL's. `plans` says how a transaction's statements are planned.
+    "plan": Meaning(frozenset({"plan", "planned"}), ("storage/",)),
+}
+
+
+@pytest.mark.parametrize("word", ONE_MEANING)
+def test_a_word_has_one_meaning_in_names(word: str) -> None:
+    meaning = ONE_MEANING[word]
+
+    def others(path: Path) -> set[str]:
+        if str(path.relative_to(PACKAGE)).startswith(meaning.files or ("nothing",)):
+            return set()
+        # Reading tokens takes seconds for everything: most files have no such word.
+        if not re.search(
+            rf"(?<![a-z])(?:{'|'.join(meaning.forms)})(?![a-z])", text_of(path), re.IGNORECASE
+        ):
+            return set()
+        names = {token.string for token in tokens_of(path) if token.type == tokenize.NAME}
+        return {name for name in names if words_of(name) & meaning.forms}
+
+    assert complaints(SERVER_SOURCES, others) == {}
+
+
+@pytest.mark.parametrize("name", ["decide", "render", "lock_orders", "keep_up"])
+def test_a_function_name_has_one_meaning(name: str) -> None:
+    found = [path for path in SERVER_SOURCES for each in functions_of(path) if each.name == name]
+    assert len(found) <= 1, found
+
+
+def test_a_row_is_read_by_its_fields() -> None:
+    """A statement's columns are the fields of a struct: `Row(**record)`."""
+
+    def by_key(path: Path) -> list[str]:
+        subscripts = [node for node in nodes_of(path) if isinstance(node, ast.Subscript)]
+        return [text for text in map(ast.unparse, subscripts) if re.match(r"row\['", text)]
+
+    assert complaints(SERVER_SOURCES, by_key) == {}

@@ -27,6 +27,7 @@ from trading_intents.balances.http import balance_routes
 from trading_intents.balances.service import Balances
 from trading_intents.brokers.paper.http import quote_routes
 from trading_intents.brokers.paper.quotes import Quotes
+from trading_intents.brokers.port import Simulation
 from trading_intents.brokers.registry import BUILT_IN, Registry, installed_brokers
 from trading_intents.clock import Clock, SystemClock
 from trading_intents.config import LOCAL_PROVIDER, Settings, broker_settings
@@ -35,14 +36,15 @@ from trading_intents.controls.halts.service import Halts
 from trading_intents.controls.limits.upkeep import LossJudge
 from trading_intents.controls.routes import control_routes
 from trading_intents.errors import InternalError, PlatformError
-from trading_intents.execution.restored.marking import keep_marking
+from trading_intents.execution.restored.restoring import keep_restoring
 from trading_intents.execution.service import Execution
-from trading_intents.execution.upkeep import keep_up
+from trading_intents.execution.upkeep import keep_execution
 from trading_intents.identity.access import RULES, Gate, organization_of
 from trading_intents.identity.http import (
     key_routes,
     organization_route,
     provider_routes,
+    session_routes,
     user_route,
 )
 from trading_intents.identity.provider import EmbeddedProvider, load_issuer
@@ -79,6 +81,7 @@ from trading_intents.outbox.worker import Worker, WorkerContext
 from trading_intents.prices.http import price_routes
 from trading_intents.prices.model import PriceRules
 from trading_intents.prices.service import ReferencePrices
+from trading_intents.secret import Secret
 from trading_intents.storage.connections import DatabaseUrls, WalHistory
 from trading_intents.storage.database import SERVICE_ROLE, WORKER_ROLE, Database, open_database
 from trading_intents.storage.embedded.server import running
@@ -119,8 +122,9 @@ class Infrastructure:
     settings: Settings
     database: Database
     signals: Signals
+    # For an external identity provider: reading the authorities takes longer than all the rest of a
+    # command.
     client: httpx.AsyncClient | None
-    """For an external identity provider. Reading the authorities takes longer than the rest of a command."""
     brokers: Registry
     metrics: Metrics
     log: Log
@@ -139,12 +143,19 @@ async def database_urls(
     """Gives the URLs of the configured database, or of the embedded one, which runs while the block
     does: here, unless another process runs it or this one may not."""
     if settings.database_url:
-        given = (settings.database_owner_url, settings.database_url, settings.database_worker_url)
-        yield DatabaseUrls(*(url or settings.database_url for url in given))
+        yield DatabaseUrls(
+            owner_url=settings.database_owner_url or settings.database_url,
+            url=settings.database_url,
+            worker_url=settings.database_worker_url or settings.database_url,
+        )
         return
-    started = metrics.postgres_starts.inc
     async with running(
-        settings.data_dir, settings.postgres_bin, log, started, may_create, may_start
+        settings.data_dir,
+        settings.postgres_bin,
+        log,
+        on_start=metrics.postgres_starts.inc,
+        may_create=may_create,
+        may_start=may_start,
     ) as urls:
         yield urls
 
@@ -175,10 +186,9 @@ async def open_infrastructure(
             may_create=may_create,
         )
         history = WalHistory()
-        size = settings.database_pool_size
         opening = open_database(
             url=urls.url,
-            pool_size=size,
+            pool_size=settings.database_pool_size,
             log=log,
             metrics=metrics,
             worker_url=urls.worker_url,
@@ -191,17 +201,14 @@ async def open_infrastructure(
         )
         is_local = settings.identity_provider_name == LOCAL_PROVIDER
         client = None if is_local else await stack.enter_async_context(httpx.AsyncClient())
-        service, worker = (
-            stack.enter_context(
-                contextlib.closing(Pipeline(url, role, LOCK_LIMIT_SECONDS, history))
-            )
-            for url, role in ((urls.url, SERVICE_ROLE), (urls.worker_url, WORKER_ROLE))
-        )
-        make_id = id_maker(clock)
+
+        def pipeline(url: Secret, role: str) -> Pipeline:
+            opened = Pipeline(url, role, LOCK_LIMIT_SECONDS, history)
+            return stack.enter_context(contextlib.closing(opened))
 
         def transactions() -> GroupTransactions:
-            pipeline = Pipeline(urls.worker_url, WORKER_ROLE, history=history)
-            return stack.enter_context(contextlib.closing(GroupTransactions(pipeline)))
+            own = Pipeline(urls.worker_url, WORKER_ROLE, history=history)
+            return stack.enter_context(contextlib.closing(GroupTransactions(own)))
 
         yield Infrastructure(
             settings=settings,
@@ -212,9 +219,9 @@ async def open_infrastructure(
             metrics=metrics,
             log=log,
             clock=clock,
-            make_id=make_id,
-            pipeline=service,
-            worker_pipeline=worker,
+            make_id=id_maker(clock),
+            pipeline=pipeline(urls.url, SERVICE_ROLE),
+            worker_pipeline=pipeline(urls.worker_url, WORKER_ROLE),
             open_transactions=transactions,
         )
 
@@ -226,149 +233,177 @@ def embedded_provider(infra: Infrastructure, may_create: bool) -> EmbeddedProvid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """The services that the routes, the stream and the background work share."""
+
+    provider: EmbeddedProvider | None
+    directory: UserDirectory | None
+    callers: Callers
+    gates: dict[str, Gate]
+    limits: Limits
+    accounts: Accounts
+    simulations: Mapping[str, Simulation]
+    batch_dependencies: BatchDependencies
+    writer: Writer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
     """All that the features provide; the process's roles say which of it runs."""
 
-    callers: Callers
-    gates: Mapping[str, Gate]
-    accounts: Accounts
-    limits: Limits
+    services: Services
     routes: tuple[Route, ...]
     event_routes: tuple[Route, ...]
-    directory: UserDirectory | None
-    batch_dependencies: BatchDependencies
-    writer: Writer
     hub: Hub
     grpc: GrpcListener
 
 
-def build_features(infra: Infrastructure, vault: Vault) -> Features:
+def build_services(infra: Infrastructure) -> Services:
     settings = infra.settings
     pool = infra.database.service
-    stream = infra.database.stream
     name = settings.identity_provider_name
-    make_id = infra.make_id
-    signals = infra.signals
-    provider = embedded_provider(infra, may_create=True) if name == LOCAL_PROVIDER else None
-    if provider:
+    provider = None
+    directory = None
+    if name == LOCAL_PROVIDER:
+        provider = embedded_provider(infra, may_create=True)
         verifier = provider.verifier(infra.log)
-        directory = None
     else:
         assert infra.client is not None
-        verifier = external_verifier(settings, infra.client, infra.clock, infra.log)
         directory = UserDirectory(infra.client, settings.identity_users_url)
+        verifier = external_verifier(settings, infra.client, infra.clock, infra.log)
     callers = Callers(pool, verifier, name, provider is not None, infra.clock)
     internal = frozenset(settings.internal_organizations)
-    gates = {rule.name: Gate(rule, callers, internal) for rule in RULES.values()}
-
-    brokers = infra.brokers
-    accounts = Accounts(pool, make_id, brokers, signals)
-    credentials = Credentials(pool, make_id, brokers, signals, vault)
-    limits = Limits(
-        rates(settings), organization_rates(settings), infra.clock, infra.metrics.rate_limited
-    )
-    simulations = brokers.simulations(partial(broker_settings, settings))
-    price_rules = PriceRules(settings.reference_price_max_age_seconds, simulations[BUILT_IN])
-    tools = BatchDependencies(
+    simulations = infra.brokers.simulations(partial(broker_settings, settings))
+    dependencies = BatchDependencies(
         pipeline=infra.pipeline,
-        brokers=brokers,
+        brokers=infra.brokers,
         make_id=id_text_maker(),
         clock=infra.clock,
-        prices=price_rules,
+        prices=PriceRules(settings.reference_price_max_age_seconds, simulations[BUILT_IN]),
     )
-    writer = Writer(tools, pool, signals, infra.metrics, infra.log)
-    read_accounts = gates["read_accounts"]
-    intents = Intents(pool, price_rules, brokers)
-    quotes = Quotes(pool, signals, settings.paper_seed)
-    routes = (
-        *key_routes(gates, ApiKeys(pool, make_id, callers)),
-        organization_route(gates["organization_by_provider"], Organizations(pool, name)),
-        user_route(
-            gates["delete_current_user"],
-            Users(
-                pool=pool,
-                provider=name,
-                directory=directory,
-                make_id=make_id,
-                signals=signals,
-                callers=callers,
-            ),
+    return Services(
+        provider=provider,
+        directory=directory,
+        callers=callers,
+        gates={rule.name: Gate(rule, callers, internal) for rule in RULES.values()},
+        limits=Limits(
+            rates(settings), organization_rates(settings), infra.clock, infra.metrics.rate_limited
         ),
-        *(
-            provider_routes(gates["public"], provider, TokenIssuer(pool, provider))
-            if provider
-            else ()
-        ),
-        *console_routes(gates, settings, TokenIssuer(pool, provider) if provider else None),
-        *account_routes(read_accounts, gates["write_accounts"], accounts),
-        *credential_routes(read_accounts, gates["write_credentials"], accounts, credentials),
-        broker_route(gates["brokers"], brokers),
-        *outbox_routes(gates["outbox_health"], pool),
-        *control_routes(gates, pool, price_rules, Halts(pool, make_id, signals, infra.log)),
-        *quote_routes(gates["read_paper_quotes"], gates["paper_quotes"], organization_of, quotes),
-        *balance_routes(read_accounts, accounts, Balances(pool, simulations), infra.clock),
-        *price_routes(
-            read_accounts,
-            gates["write_reference_prices"],
-            ReferencePrices(pool, price_rules),
-            accounts,
-        ),
-        submit_route(gates["submit_intent"], callers, accounts, writer, limits),
-        *intent_routes(gates["read_intents"], gates["read_controls"], accounts, intents),
-        *reduction_routes(gates["submit_intent"], accounts, intents, writer),
-        *order_routes(gates["read_intents"], accounts, Orders(pool, price_rules)),
+        accounts=Accounts(pool, infra.make_id, infra.brokers, infra.signals),
+        simulations=simulations,
+        batch_dependencies=dependencies,
+        writer=Writer(dependencies, pool, infra.signals, infra.metrics, infra.log),
     )
+
+
+def build_features(infra: Infrastructure, vault: Vault) -> Features:
+    settings = infra.settings
+    services = build_services(infra)
+    gate = services.gates["stream"]
     # No more than there are HTTP connections: else one organization's quarter of them could be all
     # connections.
     max_streams = min(settings.max_streams, connection_limits(0).total)
     hub = Hub(
-        pool=stream,
+        pool=infra.database.stream,
         max_streams=max_streams,
         per_organization=settings.streams_per_organization,
         clock=infra.clock,
         metrics=infra.metrics,
         log=infra.log,
     )
-    retained = {
-        EventType.BROKER_ORDER: retained_orders,
-        EventType.BROKER_POSITION: retained_positions,
-    }
     streams = Streams(
-        pool=stream,
+        pool=infra.database.stream,
         hub=hub,
-        accounts=accounts,
-        gate=gates["stream"],
-        retained=retained,
+        accounts=services.accounts,
+        gate=gate,
+        retained={
+            EventType.BROKER_ORDER: retained_orders,
+            EventType.BROKER_POSITION: retained_positions,
+        },
         log=infra.log,
     )
-    servicer = StreamServicer(
-        streams, gates["stream"], limits, ClientAddress(settings.trusted_proxies), infra.log
+    addresses = ClientAddress(settings.trusted_proxies)
+    files = None
+    if "stream" in settings.roles:
+        files = certificate_files(settings, "TLS", infra.metrics, infra.log)
+    grpc = GrpcListener(
+        StreamServicer(streams, gate, services.limits, addresses, infra.log),
+        max_streams=max_streams,
+        max_connections=max_grpc_connections(settings.database_pool_size),
+        host=settings.grpc_host,
+        port=settings.grpc_port,
+        files=files,
     )
-    most = (max_streams, max_grpc_connections(settings.database_pool_size))
-    files = (
-        certificate_files(settings, "TLS", infra.metrics, infra.log)
-        if "stream" in settings.roles
-        else None
-    )
-    grpc = GrpcListener(servicer, *most, settings.grpc_host, settings.grpc_port, files)
-    streamed = event_routes(gates["stream"], streams, infra.log)
     return Features(
-        callers=callers,
-        gates=gates,
-        accounts=accounts,
-        limits=limits,
-        routes=routes,
-        event_routes=streamed,
-        directory=directory,
-        batch_dependencies=tools,
-        writer=writer,
+        services=services,
+        routes=(*identity_routes(infra, services), *trading_routes(infra, services, vault)),
+        event_routes=event_routes(gate, streams, infra.log),
         hub=hub,
         grpc=grpc,
     )
 
 
+def identity_routes(infra: Infrastructure, services: Services) -> tuple[Route, ...]:
+    pool = infra.database.service
+    gates = services.gates
+    callers = services.callers
+    name = infra.settings.identity_provider_name
+    keys = ApiKeys(pool, infra.make_id, callers)
+    users = Users(
+        pool=pool,
+        provider=name,
+        directory=services.directory,
+        make_id=infra.make_id,
+        signals=infra.signals,
+        callers=callers,
+    )
+    routes = (
+        *key_routes(gates, keys),
+        *session_routes(gates, keys),
+        organization_route(gates["organization_by_provider"], Organizations(pool, name)),
+        user_route(gates["delete_current_user"], users),
+    )
+    issuer = None
+    if services.provider:
+        issuer = TokenIssuer(pool, services.provider)
+        routes += provider_routes(gates["public"], services.provider, issuer)
+    return routes + console_routes(gates, infra.settings, issuer)
+
+
+def trading_routes(infra: Infrastructure, services: Services, vault: Vault) -> tuple[Route, ...]:
+    pool = infra.database.service
+    signals = infra.signals
+    gates = services.gates
+    accounts = services.accounts
+    writer = services.writer
+    prices = services.batch_dependencies.prices
+    read_accounts = gates["read_accounts"]
+    read_intents = gates["read_intents"]
+    submit = gates["submit_intent"]
+    credentials = Credentials(pool, infra.make_id, infra.brokers, signals, vault)
+    intents = Intents(pool, prices, infra.brokers)
+    halts = Halts(pool, infra.make_id, signals, infra.log)
+    quotes = Quotes(pool, signals, infra.settings.paper_seed)
+    balances = Balances(pool, services.simulations)
+    references = ReferencePrices(pool, prices)
+    return (
+        *account_routes(read_accounts, gates["write_accounts"], accounts),
+        *credential_routes(read_accounts, gates["write_credentials"], accounts, credentials),
+        broker_route(gates["brokers"], infra.brokers),
+        *outbox_routes(gates["outbox_health"], pool),
+        *control_routes(gates, pool, prices, halts),
+        *quote_routes(gates["read_paper_quotes"], gates["paper_quotes"], organization_of, quotes),
+        *balance_routes(read_accounts, accounts, balances, infra.clock),
+        *price_routes(read_accounts, gates["write_reference_prices"], references, accounts),
+        submit_route(submit, services.callers, accounts, writer, services.limits),
+        *intent_routes(read_intents, gates["read_controls"], accounts, intents),
+        *reduction_routes(submit, accounts, intents, writer),
+        *order_routes(read_intents, accounts, Orders(pool, prices)),
+    )
+
+
 def build_workers(
-    infra: Infrastructure, vault: Vault, tools: BatchDependencies, losses: LossJudge
+    infra: Infrastructure, vault: Vault, dependencies: BatchDependencies, losses: LossJudge
 ) -> list[Worker | Execution]:
     settings = infra.settings
     signals = infra.signals
@@ -388,10 +423,10 @@ def build_workers(
         signals=signals,
         make_id=infra.make_id,
         max_age_millis=settings.execution_max_age_millis,
-        actions=PlatformActions(replace(tools, pipeline=infra.worker_pipeline), signals),
+        actions=PlatformActions(replace(dependencies, pipeline=infra.worker_pipeline), signals),
         open_transactions=infra.open_transactions,
         reconcile_seconds=settings.execution_reconcile_seconds,
-        prices=tools.prices,
+        prices=dependencies.prices,
         on_trades=losses.on_trades,
     )
     return [accounts, users, execution]
@@ -445,7 +480,9 @@ async def serve(
     PostgreSQL to it.
     """
     with ended_by_loops(log, stop), contextlib.ExitStack() as sockets:
-        listener, settings = (given, settings) if given else take_ports(settings, sockets)
+        listener = given
+        if listener is None:
+            listener, settings = take_ports(settings, sockets)
         needs_worker = "worker" in settings.roles
         async with (
             interrupted_by(stop) as interrupt,
@@ -462,9 +499,9 @@ async def serve(
             connections = connection_limits(settings.http_connections_per_address)
             # Else a port on loopback, for its parent.
             is_public = listener.getsockname()[1] == settings.http_port
-            files = (
-                certificate_files(settings, "HTTP_TLS", infra.metrics, log) if is_public else None
-            )
+            files = None
+            if is_public:
+                files = certificate_files(settings, "HTTP_TLS", infra.metrics, log)
             async with (
                 serving(app, listener, connections, files),
                 working(infra, features, vault) as workers,
@@ -488,7 +525,7 @@ def build_app(
 ) -> App:
     """Builds the route table, without the routes of roles that this process does not have."""
     settings = infra.settings
-    public = features.gates["public"]
+    public = features.services.gates["public"]
 
     async def not_ready_reason() -> str:
         if app.draining:
@@ -497,11 +534,9 @@ def build_app(
             return "the gRPC port does not answer"
         if app.disk_has_failed():
             return "the database's disk is full or fails"
-        return (
-            ""
-            if await infra.database.service.healthy()
-            else "the database cannot be reached, or its disk is full"
-        )
+        if not await infra.database.service.healthy():
+            return "the database cannot be reached, or its disk is full"
+        return ""
 
     routes = operations_routes(
         public, not_ready_reason, lambda: render(infra.metrics.registry), infra.clock
@@ -516,11 +551,11 @@ def build_app(
 
     async def find_path_account(request: Request, policy: Policy) -> None:
         assert isinstance(policy, Gate)
-        await find_account(request, policy, features.accounts)
+        await find_account(request, policy, features.services.accounts)
 
     app = App(
         routes=routes,
-        limits=features.limits,
+        limits=features.services.limits,
         client_address=addresses,
         clock=infra.clock,
         metrics=infra.metrics,
@@ -534,34 +569,36 @@ def build_app(
 async def working(
     infra: Infrastructure, features: Features, vault: Vault
 ) -> AsyncIterator[list[Worker | Execution]]:
+    services = features.services
     background = [
-        start_loop(keep_reporting(features.callers, infra.log)),
+        start_loop(keep_reporting(services.callers, infra.log)),
         start_loop(features.hub.run()),
         start_loop(TrafficLog(infra.metrics, infra.log).run()),
     ]
     infra.signals.subscribe(STREAM, features.hub.wake, features.hub.has_followers)
     if "api" in infra.settings.roles:
-        background.append(start_loop(features.writer.run()))
+        background.append(start_loop(services.writer.run()))
     workers: list[Worker | Execution] = []
     if "worker" in infra.settings.roles:
         pool = infra.database.worker
-        tools = features.batch_dependencies
+        dependencies = services.batch_dependencies
         losses = LossJudge(
             pool=pool,
-            prices=tools.prices,
+            prices=dependencies.prices,
             make_id=infra.make_id,
             signals=infra.signals,
             clock=infra.clock,
             log=infra.log,
         )
         resuming = keep_resuming(
-            pool, features.directory, infra.settings.identity_provider_name, infra.log
+            pool, services.directory, infra.settings.identity_provider_name, infra.log
         )
-        upkeep = keep_up(pool, tools.prices, infra.clock, infra.metrics, infra.log)
-        assert infra.database.marking is not None
-        marking = keep_marking(infra.database.marking, infra.metrics, infra.log)
-        background += [start_loop(work) for work in (resuming, losses.run(), upkeep, marking)]
-        workers = build_workers(infra, vault, tools, losses)
+        upkeep = keep_execution(pool, dependencies.prices, infra.clock, infra.metrics, infra.log)
+        assert infra.database.restoring is not None
+        restoring = keep_restoring(infra.database.restoring, infra.metrics, infra.log)
+        for work in (resuming, losses.run(), upkeep, restoring):
+            background.append(start_loop(work))
+        workers = build_workers(infra, vault, dependencies, losses)
         for each in workers:
             each.start()
     try:
@@ -574,4 +611,4 @@ async def working(
         for each in workers:
             await each.stop(0)
         with contextlib.suppress(PlatformError):
-            await features.callers.report_use()
+            await services.callers.report_use()

@@ -46,7 +46,8 @@ cli.add_typer(admin, name="admin")
 vault = typer.Typer(help="The embedded vault's master keys.", no_args_is_help=True)
 cli.add_typer(vault, name="vault")
 outbox = typer.Typer(
-    help="Show the outbox and settle its failed rows; each is archived.", no_args_is_help=True
+    help="Show the outbox, and retry or drop its failed rows; each is archived.",
+    no_args_is_help=True,
 )
 cli.add_typer(outbox, name="outbox")
 audits = typer.Typer(help="Prove that history was not rewritten.", no_args_is_help=True)
@@ -264,8 +265,9 @@ async def list_outbox(
     ):
         rows = await list_rows(tx, queue or list(Queue), status or [Status.FAILED], limit)
     for row in rows:
-        *cells, created_at, organization_id, error = row.values()
-        typer.echo("\t".join(map(str, (*cells, rfc3339(created_at), organization_id, error or ""))))
+        words = [str(row.id), row.queue, row.status, row.event_type, str(row.attempts)]
+        words += [rfc3339(row.created_at), str(row.organization_id), row.last_error or ""]
+        typer.echo("\t".join(words))
 
 
 @command(outbox, "retry")
@@ -299,7 +301,9 @@ async def verify_log(
     """Check each account's chain of hashes, its head, orders and events. Exit code 1 if anything is
     wrong."""
     kept = audit.read_heads(against) if against else {}
-    accounts = actions = damaged = 0
+    accounts = 0
+    actions = 0
+    damaged = 0
     async with app.open_infrastructure(settings, log) as parts:
         pool = parts.database.worker
         out = Console(stderr=True)
@@ -308,8 +312,8 @@ async def verify_log(
             async for found in audit.verify(
                 pool, account, kept, lambda count: bar.advance(task, count)
             ):
-                accounts = accounts + 1
-                actions = actions + found.actions
+                accounts += 1
+                actions += found.actions
                 if found.bad_seq is not None:
                     damaged += 1
                     typer.echo(f"account {found.account_id}, action {found.bad_seq}: {found.wrong}")

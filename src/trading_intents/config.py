@@ -32,7 +32,7 @@ ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]+)
 ISSUER = re.compile(rf"{ORIGIN.pattern}(?:/[!-~]*)?")
 
 
-class Rate(FrozenStruct, frozen=True):
+class Rate(FrozenStruct):
     """A token bucket's shape, written `200/400`: tokens a second, and how many can be saved up."""
 
     per_second: int
@@ -251,7 +251,8 @@ class Settings:
 
     @property
     def http_url(self) -> str:
-        return f"http{'s' if self.http_tls_certificate_file else ''}://{_address(self.http_host, self.http_port)}"
+        scheme = "https" if self.http_tls_certificate_file else "http"
+        return f"{scheme}://{_address(self.http_host, self.http_port)}"
 
     @property
     def grpc_address(self) -> str:
@@ -267,8 +268,11 @@ def names() -> dict[str, str]:
 
 
 def broker_settings(settings: Settings, broker: str) -> dict[str, str]:
-    own = [f.name for f in dataclasses.fields(Settings) if f.name.startswith(f"{broker}_")]
-    return {name.upper(): str(getattr(settings, name)) for name in own}
+    own = {}
+    for f in dataclasses.fields(Settings):
+        if f.name.startswith(f"{broker}_"):
+            own[f.name.upper()] = str(getattr(settings, f.name))
+    return own
 
 
 def load(environ: Mapping[str, str]) -> Settings:
@@ -292,14 +296,15 @@ def unknown(environ: Mapping[str, str]) -> dict[str, str]:
     """Finds variables with our prefix that are no settings, each with the most similar setting (or
     an empty text)."""
     # Compared without the prefix, which would make any two look alike.
-    known = [*CLIENT_VARIABLES, *(variable.removeprefix(PREFIX) for variable in names())]
-    strangers = sorted(v.removeprefix(PREFIX) for v in environ if v.startswith(PREFIX))
-    strangers = [stranger for stranger in strangers if stranger not in known]
-    near = {
-        stranger: next(iter(difflib.get_close_matches(stranger, known, 1)), "")
-        for stranger in strangers
-    }
-    return {PREFIX + stranger: match and PREFIX + match for stranger, match in near.items()}
+    known = [*CLIENT_VARIABLES]
+    known += [variable.removeprefix(PREFIX) for variable in names()]
+    strangers = {}
+    for variable in sorted(environ):
+        name = variable.removeprefix(PREFIX)
+        if name != variable and name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            strangers[variable] = PREFIX + near[0] if near else ""
+    return strangers
 
 
 def _parse(text: str, default: Any) -> Any:
@@ -332,100 +337,89 @@ def _parse_rate(text: str) -> Rate:
 def _check(settings: Settings) -> None:
     for f in dataclasses.fields(Settings):
         max_value = f.metadata.get("max_value")
-        if max_value and not 1 <= getattr(settings, f.name) <= max_value:
-            raise StartupRefused(f"{PREFIX}{f.name.upper()}: 1 to {max_value}")
-    if not settings.roles or set(settings.roles) - set(ROLES):
-        raise StartupRefused(f"{PREFIX}ROLES: any of {', '.join(ROLES)}, comma separated")
-    if not re.fullmatch("[0-9]{0,2}", settings.workers) or int(settings.workers or 0) > MAX_WORKERS:
-        raise StartupRefused(f"{PREFIX}WORKERS: 0 to {MAX_WORKERS}")
+        if max_value:
+            is_within = 1 <= getattr(settings, f.name) <= max_value
+            _require(is_within, f.name, f"1 to {max_value}")
+    known_roles = bool(settings.roles) and set(settings.roles) <= set(ROLES)
+    _require(known_roles, "roles", f"any of {', '.join(ROLES)}, comma separated")
+    is_number = bool(re.fullmatch("[0-9]{0,2}", settings.workers))
+    has_workers = is_number and int(settings.workers or 0) <= MAX_WORKERS
+    _require(has_workers, "workers", f"0 to {MAX_WORKERS}")
     for name in ("http_port", "grpc_port"):
-        if getattr(settings, name) > 65535:
-            raise StartupRefused(f"{PREFIX}{name.upper()}: at most 65535")
-    for port in ("HTTP_TLS", "TLS"):
-        files = [
-            getattr(settings, f"{port}_{file}_file".lower()) for file in ("CERTIFICATE", "KEY")
-        ]
-        if any(files) and not all(files):
-            raise StartupRefused(
-                f"{PREFIX}{port}_CERTIFICATE_FILE: together with {PREFIX}{port}_KEY_FILE, or "
-                "neither"
-            )
-    if settings.database_worker_url and not settings.database_url:
-        raise StartupRefused(
-            f"{PREFIX}DATABASE_WORKER_URL: only together with {PREFIX}DATABASE_URL"
-        )
+        _require(getattr(settings, name) <= 65535, name, "at most 65535")
+    for port in ("http_tls", "tls"):
+        certificate = f"{port}_certificate_file"
+        key = f"{port}_key_file"
+        is_pair = bool(getattr(settings, certificate)) == bool(getattr(settings, key))
+        _require(is_pair, certificate, f"together with {PREFIX}{key.upper()}, or neither")
+    worker_alone = settings.database_worker_url and not settings.database_url
+    text = f"only together with {PREFIX}DATABASE_URL"
+    _require(not worker_alone, "database_worker_url", text)
     for name in ("alpaca_paper_url", "alpaca_live_url"):
-        if not _is_safe_url(getattr(settings, name)) or set(getattr(settings, name)) & set("?#@"):
-            raise StartupRefused(
-                f"{PREFIX}{name.upper()}: a plain https URL, or http on a loopback address"
-            )
+        is_plain = _is_plain_url(getattr(settings, name))
+        _require(is_plain, name, "a plain https URL, or http on a loopback address")
     _check_identity(settings)
-    _check_vault(settings)
-    if settings.log_level not in ("debug", "info", "warning", "error"):
-        raise StartupRefused(f"{PREFIX}LOG_LEVEL: debug, info, warning or error")
+    if settings.vault_url:
+        _check_vault(settings)
+    else:
+        _check_embedded_vault(settings)
+    is_level = settings.log_level in ("debug", "info", "warning", "error")
+    _require(is_level, "log_level", "debug, info, warning or error")
+
+
+def _require(is_met: bool, setting: str, rule: str) -> None:
+    if not is_met:
+        raise StartupRefused(f"{PREFIX}{setting.upper()}: {rule}")
 
 
 def _check_identity(settings: Settings) -> None:
-    local = settings.identity_provider_name == LOCAL_PROVIDER
+    is_local = settings.identity_provider_name == LOCAL_PROVIDER
+    external = f"only with an external {PREFIX}IDENTITY_PROVIDER_NAME"
     for name in ("identity_jwks_url", "identity_users_url"):
         url = getattr(settings, name)
-        if local and url:
-            raise StartupRefused(
-                f"{PREFIX}{name.upper()}: only with an external {PREFIX}IDENTITY_PROVIDER_NAME"
-            )
-        if url and not _is_safe_url(url):
-            raise StartupRefused(
-                f"{PREFIX}{name.upper()}: an https URL, or http on a loopback address"
-            )
-    if settings.console_oidc_client_id and local:
-        raise StartupRefused(
-            f"{PREFIX}CONSOLE_OIDC_CLIENT_ID: only with an external {PREFIX}IDENTITY_PROVIDER_NAME"
-        )
+        _require(not (is_local and url), name, external)
+        is_safe = not url or _is_safe_url(url)
+        _require(is_safe, name, "an https URL, or http on a loopback address")
+    client_id = settings.console_oidc_client_id
+    _require(not (is_local and client_id), "console_oidc_client_id", external)
     for origin in settings.console_oidc_origins:
-        if not _is_safe_url(origin) or not ORIGIN.fullmatch(origin):
-            raise StartupRefused(
-                f"{PREFIX}CONSOLE_OIDC_ORIGINS: https origins without a path, or http on loopback"
-            )
-    issuer = settings.identity_issuer
-    if settings.console_oidc_client_id and not (_is_safe_url(issuer) and ISSUER.fullmatch(issuer)):
-        raise StartupRefused(
-            f"{PREFIX}IDENTITY_ISSUER: an https URL, or http on loopback, for users to sign in at"
-        )
-    if settings.console_oidc_client_id == settings.identity_audience:
-        raise StartupRefused(
-            f"{PREFIX}IDENTITY_AUDIENCE: not the console's client id, or its id tokens would "
-            "be taken"
-        )
+        is_origin = _is_safe_url(origin) and bool(ORIGIN.fullmatch(origin))
+        text = "https origins without a path, or http on loopback"
+        _require(is_origin, "console_oidc_origins", text)
+    if client_id:
+        issuer = settings.identity_issuer
+        is_issuer = _is_safe_url(issuer) and bool(ISSUER.fullmatch(issuer))
+        text = "an https URL, or http on loopback, for users to sign in at"
+        _require(is_issuer, "identity_issuer", text)
+    text = "not the console's client id, or its id tokens would be taken"
+    _require(client_id != settings.identity_audience, "identity_audience", text)
     for name in ("identity_issuer", "identity_jwks_url"):
-        if not local and not getattr(settings, name):
-            raise StartupRefused(
-                f"{PREFIX}{name.upper()}: needed with an external identity provider"
-            )
+        is_given = is_local or bool(getattr(settings, name))
+        _require(is_given, name, "needed with an external identity provider")
+
+
+def _check_embedded_vault(settings: Settings) -> None:
+    has_both = settings.vault_key_file and settings.vault_master_keys
+    _require(not has_both, "vault_master_keys", f"not together with {PREFIX}VAULT_KEY_FILE")
+    for name in ("vault_token", "vault_token_file", "vault_namespace", "vault_ca_file"):
+        _require(not getattr(settings, name), name, f"only with {PREFIX}VAULT_URL")
 
 
 def _check_vault(settings: Settings) -> None:
-    embedded = not settings.vault_url
-    if embedded and settings.vault_key_file and settings.vault_master_keys:
-        raise StartupRefused(f"{PREFIX}VAULT_MASTER_KEYS: not together with {PREFIX}VAULT_KEY_FILE")
-    for name in ("vault_token", "vault_token_file", "vault_namespace", "vault_ca_file"):
-        if embedded and getattr(settings, name):
-            raise StartupRefused(f"{PREFIX}{name.upper()}: only with {PREFIX}VAULT_URL")
-    if embedded:
-        return
     for name in ("vault_key_file", "vault_master_keys"):
-        if getattr(settings, name):
-            raise StartupRefused(f"{PREFIX}{name.upper()}: not with {PREFIX}VAULT_URL")
-    if not _is_safe_url(settings.vault_url) or set(settings.vault_url) & set("?#@"):
-        raise StartupRefused(f"{PREFIX}VAULT_URL: a plain https URL, or http on a loopback address")
-    if bool(settings.vault_token) == bool(settings.vault_token_file):
-        raise StartupRefused(
-            f"{PREFIX}VAULT_TOKEN: needed with {PREFIX}VAULT_URL, or VAULT_TOKEN_FILE, not both"
-        )
+        _require(not getattr(settings, name), name, f"not with {PREFIX}VAULT_URL")
+    is_plain = _is_plain_url(settings.vault_url)
+    _require(is_plain, "vault_url", "a plain https URL, or http on a loopback address")
+    has_one_token = bool(settings.vault_token) != bool(settings.vault_token_file)
+    text = f"needed with {PREFIX}VAULT_URL, or VAULT_TOKEN_FILE, not both"
+    _require(has_one_token, "vault_token", text)
     for name in ("vault_mount", "vault_prefix", "vault_namespace"):
-        if not VAULT_PATH.fullmatch(getattr(settings, name) or "none"):
-            raise StartupRefused(
-                f"{PREFIX}{name.upper()}: parts of A-Z a-z 0-9 . _ - with / between them"
-            )
+        is_path = bool(VAULT_PATH.fullmatch(getattr(settings, name) or "none"))
+        _require(is_path, name, "parts of A-Z a-z 0-9 . _ - with / between them")
+
+
+def _is_plain_url(text: str) -> bool:
+    return _is_safe_url(text) and not set(text) & set("?#@")
 
 
 def _is_safe_url(text: str) -> bool:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from trading_intents import __version__
+from trading_intents.accounts.model import InspectedAccount, SealedSecret
 from trading_intents.accounts.store import inspect_account, newest_sealed
 from trading_intents.accounts.vault import EmbeddedVault, SecretRef, embedded_vault, open_vault
 from trading_intents.app import database_urls
@@ -36,7 +37,8 @@ from trading_intents.identity.model import Entitlement
 from trading_intents.secret import Secret
 from trading_intents.storage import administration
 from trading_intents.storage.administration import read_login
-from trading_intents.storage.database import WORKER_ROLE, Row, open_pool
+from trading_intents.storage.connections import DatabaseUrls
+from trading_intents.storage.database import DURABLE_SETTINGS, WORKER_ROLE, Pool, open_pool
 from trading_intents.storage.embedded.cluster import has_cluster
 from trading_intents.storage.embedded.server import lock_holder
 from trading_intents.storage.grouped import GroupTransactions
@@ -61,7 +63,7 @@ TRIAL_PRICE = Decimal(1)
 TRIAL_REPLACED_PRICE = Decimal("1.01")
 
 
-class CheckResult(FrozenStruct, frozen=True):
+class CheckResult(FrozenStruct):
     state: Literal["ok", "warning", "wrong"]
     subject: str
     text: str
@@ -72,19 +74,15 @@ async def examine(settings: Settings, strangers: Mapping[str, str], log: Log) ->
     is_running = "ti_process_up" in metrics and bool(
         settings.database_url or lock_holder(settings.data_dir)
     )
-    return [
+    checks = [
         *_settings(strangers),
         *_files(settings),
         _disk(settings),
         _port(settings.http_host, settings.http_port, "HTTP", is_running),
-        *(
-            [_port(settings.grpc_host, settings.grpc_port, "GRPC", is_running)]
-            if "stream" in settings.roles
-            else ()
-        ),
-        *_processes(metrics),
-        *await _database(settings, log),
     ]
+    if "stream" in settings.roles:
+        checks.append(_port(settings.grpc_host, settings.grpc_port, "GRPC", is_running))
+    return [*checks, *_processes(metrics), *await _database(settings, log)]
 
 
 async def examine_account(
@@ -95,124 +93,115 @@ async def examine_account(
     try:
         if not settings.database_url and not has_cluster(settings.data_dir):
             return [CheckResult("wrong", "database", f"none in {settings.data_dir.absolute()}")]
-        async with contextlib.AsyncExitStack() as stack:
-            urls = await stack.enter_async_context(database_urls(settings, log, Metrics()))
+        async with database_urls(settings, log, Metrics()) as urls:
             if missing := await pending(urls.url):
                 return [_schema(missing)]
-            pool = await stack.enter_async_context(
-                open_pool(urls.worker_url, WORKER_ROLE, 1, Metrics())
-            )
-            async with pool.transaction(read_only=True) as tx:
-                row = await inspect_account(tx, account_id)
-            if row is None:
-                return [CheckResult("wrong", "account", f"there is no account {account_id}")]
-            signals = await stack.enter_async_context(
-                open_signals(settings.database_listen_url or urls.url, log)
-            )
-
-            def transactions() -> GroupTransactions:
-                pipeline = Pipeline(urls.worker_url, WORKER_ROLE)
-                return stack.enter_context(contextlib.closing(GroupTransactions(pipeline)))
-
-            checks = _account(row)
-            integration = installed_brokers(log, partial(broker_settings, settings)).integration(
-                row["broker"]
-            )
-            if integration is None:
-                return [
-                    *checks,
-                    CheckResult("wrong", "broker", f"{row['broker']} is not installed here"),
-                ]
-            if symbol and row["environment"] != Environment.PAPER:
-                return [
-                    *checks,
-                    CheckResult(
-                        "wrong", "trial", "only for environment paper: nothing was asked or sent"
-                    ),
-                ]
-            secrets = (
-                await _secrets(settings, row, log)
-                if integration.capabilities.credential_fields
-                else {}
-            )
-            if isinstance(secrets, CheckResult):
-                return [*checks, secrets]
-            account = BrokerAccount(
-                row["id"],
-                row["organization_id"],
-                Environment(row["environment"]),
-                row["external_account_id"],
-            )
-            own = broker_settings(settings, row["broker"])
-            context = IntegrationContext(
-                account=account,
-                secrets=secrets,
-                clock=SystemClock(),
-                settings=own,
-                database=pool,
-                signals=signals,
-                open_transactions=transactions,
-                shared={},
-            )
-            broker = integration.connect(context)
-            stack.push_async_callback(broker.close)
-            checks += await _broker(broker, context)
-            if not symbol:
-                return checks
-            login = find_login(os.environ)
-            client = (
-                AsyncTradingClient(login.url, api_key=login.api_key)
-                if login
-                else AsyncTradingClient()
-            )
-            await stack.enter_async_context(client)
-            return [
-                *checks,
-                *await _try(client.account(str(account_id)), broker, context.clock, symbol),
-            ]
+            async with open_pool(urls.worker_url, WORKER_ROLE, 1, Metrics()) as pool:
+                async with pool.transaction(read_only=True) as tx:
+                    account = await inspect_account(tx, account_id)
+                if account is None:
+                    return [CheckResult("wrong", "account", f"there is no account {account_id}")]
+                at_broker = _examine_at_broker(
+                    settings, urls, pool, account, log=log, symbol=symbol
+                )
+                return [*_account(account), *await at_broker]
     except TradingError as error:
         return [CheckResult("wrong", "trial", str(error))]
     except PlatformError as error:
         return [CheckResult("wrong", "database", error.detail)]
 
 
-def _account(row: Row) -> list[CheckResult]:
-    text = f"{row['name']}, {row['environment']} at {row['broker']}; its connection is {row['connection']}"
+async def _examine_at_broker(
+    settings: Settings,
+    urls: DatabaseUrls,
+    pool: Pool,
+    account: InspectedAccount,
+    log: Log,
+    symbol: str,
+) -> list[CheckResult]:
+    own = partial(broker_settings, settings)
+    integration = installed_brokers(log, own).integration(account.broker)
+    if integration is None:
+        return [CheckResult("wrong", "broker", f"{account.broker} is not installed here")]
+    if symbol and account.environment != Environment.PAPER:
+        text = "only for environment paper: nothing was asked or sent"
+        return [CheckResult("wrong", "trial", text)]
+    secrets: Mapping[str, Secret] | CheckResult = {}
+    if integration.capabilities.credential_fields:
+        secrets = await _secrets(settings, account, log)
+    if isinstance(secrets, CheckResult):
+        return [secrets]
+    async with contextlib.AsyncExitStack() as stack:
+        signals = await stack.enter_async_context(
+            open_signals(settings.database_listen_url or urls.url, log)
+        )
+
+        def transactions() -> GroupTransactions:
+            pipeline = Pipeline(urls.worker_url, WORKER_ROLE)
+            return stack.enter_context(contextlib.closing(GroupTransactions(pipeline)))
+
+        context = IntegrationContext(
+            account=BrokerAccount(
+                account.id,
+                account.organization_id,
+                account.environment,
+                account.external_account_id,
+            ),
+            secrets=secrets,
+            clock=SystemClock(),
+            settings=own(account.broker),
+            database=pool,
+            signals=signals,
+            open_transactions=transactions,
+            shared={},
+        )
+        broker = integration.connect(context)
+        stack.push_async_callback(broker.close)
+        checks = await _broker(broker, context)
+        if symbol:
+            client = await stack.enter_async_context(_open_client())
+            checks += await _try(client.account(str(account.id)), broker, context.clock, symbol)
+        return checks
+
+
+def _open_client() -> AsyncTradingClient:
+    login = find_login(os.environ)
+    if login is None:
+        return AsyncTradingClient()
+    return AsyncTradingClient(login.url, api_key=login.api_key)
+
+
+def _account(account: InspectedAccount) -> list[CheckResult]:
+    where = f"{account.environment} at {account.broker}"
+    text = f"{account.name}, {where}; its connection is {account.connection}"
     checks = [CheckResult("ok", "account", text)]
-    if row["closed_at"]:
+    if account.closed_at:
         checks.append(CheckResult("wrong", "account", "it is closed for good"))
-    if row["organization_disabled"]:
-        checks.append(
-            CheckResult(
-                "wrong", "account", "its organization is disabled: `admin apply` enables it"
-            )
-        )
-    if row["disabled"]:
+    if account.is_organization_disabled:
+        text = "its organization is disabled: `admin apply` enables it"
+        checks.append(CheckResult("wrong", "account", text))
+    if account.disabled:
         checks.append(CheckResult("warning", "account", "it is disabled: only CANCELs are taken"))
-    if (
-        row["environment"] == Environment.LIVE
-        and Entitlement.TRADING_LIVE not in row["entitlements"]
-    ):
+    is_live = account.environment == Environment.LIVE
+    if is_live and Entitlement.TRADING_LIVE not in account.entitlements:
         text = f"the organization lacks {Entitlement.TRADING_LIVE}: CREATE and REPLACE are refused"
-        checks.append(
-            CheckResult(
-                "wrong", "permission", f"{text}; `admin apply` with its entitlements adds it"
-            )
-        )
+        text += "; `admin apply` with its entitlements adds it"
+        checks.append(CheckResult("wrong", "permission", text))
     return checks
 
 
-async def _secrets(settings: Settings, row: Row, log: Log) -> Mapping[str, Secret] | CheckResult:
-    if row["sealed"] is None:
-        url = f"POST /v1/accounts/{row['id']}/credentials"
-        return CheckResult(
-            "wrong", "credential", f"none is stored: {url} with the broker's secrets"
+async def _secrets(
+    settings: Settings, account: InspectedAccount, log: Log
+) -> Mapping[str, Secret] | CheckResult:
+    if account.sealed is None or account.credential_id is None:
+        text = (
+            f"none is stored: POST /v1/accounts/{account.id}/credentials with the broker's secrets"
         )
+        return CheckResult("wrong", "credential", text)
+    ref = SecretRef(account.organization_id, account.id, account.credential_id)
     try:
         async with open_vault(settings, SystemClock(), log) as vault:
-            return await vault.open(
-                SecretRef(row["organization_id"], row["id"], row["credential_id"]), row["sealed"]
-            )
+            return await vault.open(ref, account.sealed)
     except PlatformError as error:
         return CheckResult("wrong", "credential", f"it cannot be opened: {error.detail}")
 
@@ -260,12 +249,10 @@ def _step(checks: list[CheckResult], subject: str, done: str) -> Iterator[list[s
         yield shown
     except (TradingError, AuthFailed, BrokerUnavailable) as failure:
         error = str(failure)
-    text = ": ".join([*shown, error] if error else shown)
-    checks.append(
-        CheckResult(
-            "wrong" if error else "ok", subject, f"{text} ({time.monotonic() - began:.1f} s)"
-        )
-    )
+    if error:
+        shown.append(error)
+    text = f"{': '.join(shown)} ({time.monotonic() - began:.1f} s)"
+    checks.append(CheckResult("wrong" if error else "ok", subject, text))
 
 
 async def _try(
@@ -285,22 +272,17 @@ async def _try(
         with _step(checks, "create", f"BUY 1 {symbol} at {TRIAL_PRICE} {time_in_force}") as shown:
             placed = await account.buy(symbol, 1, limit=TRIAL_PRICE, time_in_force=time_in_force)
             order = await placed.wait("NEW")
-            shown.append(
-                f"{order.order_status}, order {order.order_id}, {order.external_order_id} at the broker"
-            )
+            named = f"order {order.order_id}, {order.external_order_id} at the broker"
+            shown.append(f"{order.order_status}, {named}")
     if placed is None:
         return checks
     with _step(checks, "look-up", "by client order id") as shown:
         order = await placed.refresh()
         opened = (await broker.snapshot(clock.now() - RECENT)).open_orders
-        names = [
-            each.client_order_id
-            for each in opened
-            if each.broker_order_id == order.external_order_id
-        ]
-        found = await broker.lookup(
-            (*names, None)[0] or "", None, clock.monotonic() + BROKER_LIMIT_SECONDS
-        )
+        ours = (each for each in opened if each.broker_order_id == order.external_order_id)
+        client_order_id = next((each.client_order_id for each in ours), None)
+        until_seconds = clock.monotonic() + BROKER_LIMIT_SECONDS
+        found = await broker.lookup(client_order_id or "", None, until_seconds)
         if isinstance(found, port.OrderSnapshot):
             shown.append(", ".join(each.kind for each in found.events))
         elif broker.capabilities.lookup is port.LookupKind.NONE:
@@ -325,14 +307,11 @@ async def _try(
 def _settings(strangers: Mapping[str, str]) -> list[CheckResult]:
     if not strangers:
         return [CheckResult("ok", "settings", "every TRADING_INTENTS_* variable is known")]
-    return [
-        CheckResult(
-            "warning",
-            "settings",
-            f"{name} means nothing" + (f"; did you mean {near}?" if near else ""),
-        )
-        for name, near in strangers.items()
-    ]
+    checks = []
+    for name, near in strangers.items():
+        text = f"{name} means nothing" + (f"; did you mean {near}?" if near else "")
+        checks.append(CheckResult("warning", "settings", text))
+    return checks
 
 
 def _files(settings: Settings) -> list[CheckResult]:
@@ -341,23 +320,14 @@ def _files(settings: Settings) -> list[CheckResult]:
         if not folder.exists():
             return [_future_folder(folder)]
         if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-            return [
-                CheckResult(
-                    "wrong",
-                    "files",
-                    f"{folder} is {_owner(folder)}'s, and not for you: run this as that user",
-                )
-            ]
+            text = f"{folder} is {_owner(folder)}'s, and not for you: run this as that user"
+            return [CheckResult("wrong", "files", text)]
         # Checks the folder itself and the files with secrets; PostgreSQL checks its own folder.
-        private = [
-            folder,
-            *(
-                path
-                for path in sorted(folder.iterdir())
-                if path.is_file() and path.suffix != ".log"
-            ),
-        ]
-        open_to_others = [path for path in private if stat.S_IMODE(path.stat().st_mode) & 0o077]
+        open_to_others = []
+        for path in (folder, *sorted(folder.iterdir())):
+            is_private = path == folder or (path.is_file() and path.suffix != ".log")
+            if is_private and stat.S_IMODE(path.stat().st_mode) & 0o077:
+                open_to_others.append(path)
     except OSError as error:
         return [CheckResult("wrong", "files", f"{error.filename} cannot be read: {error.strerror}")]
     if not open_to_others:
@@ -378,7 +348,8 @@ def _future_folder(folder: Path) -> CheckResult:
 
 def _existing(folder: Path) -> Path:
     """The folder, or the nearest one above it that exists."""
-    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    folder = folder.absolute()
+    return next(path for path in (folder, *folder.parents) if path.exists())
 
 
 def _owner(path: Path) -> str:
@@ -412,18 +383,22 @@ def _port(host: str, port: int, setting: str, is_running: bool) -> CheckResult:
 def _processes(metrics: str) -> list[CheckResult]:
     """Looks at the processes of a parent that runs on these settings."""
     found = re.findall(r'^ti_process_up\{process="([\w-]+)"\} (\S+)$', metrics, re.MULTILINE)
-    silent = [name for name, value in found if value == "0.0"]
-    wrong = [
-        CheckResult("wrong", "processes", f"{name} does not answer: it starts, or hangs")
-        for name in silent
-    ]
-    return wrong or [CheckResult("ok", "processes", f"{name} answers") for name, _ in found]
+    answering = []
+    silent = []
+    for name, value in found:
+        if value == "0.0":
+            text = f"{name} does not answer: it starts, or hangs"
+            silent.append(CheckResult("wrong", "processes", text))
+        else:
+            answering.append(CheckResult("ok", "processes", f"{name} answers"))
+    return silent or answering
 
 
 async def _database(settings: Settings, log: Log) -> list[CheckResult]:
     try:
         if not settings.database_url and not has_cluster(settings.data_dir):
-            text = f"none in {settings.data_dir.absolute()}: the embedded PostgreSQL is made there at the first start"
+            made = "the embedded PostgreSQL is made there at the first start"
+            text = f"none in {settings.data_dir.absolute()}: {made}"
             return [CheckResult("ok", "database", text)]
         async with database_urls(settings, log, Metrics()) as urls:
             missing = await pending(urls.url)
@@ -432,31 +407,25 @@ async def _database(settings: Settings, log: Log) -> list[CheckResult]:
                 if settings.database_url:
                     findings += await _logins(connection, settings.database_worker_url)
             findings.append(_schema(missing))
-            return (
-                findings if missing else [*findings, *await _vault(settings, urls.worker_url, log)]
-            )
+            if not missing:
+                findings += await _vault(settings, urls.worker_url, log)
+            return findings
     except PlatformError as error:
         return [CheckResult("wrong", "database", error.detail)]
 
 
 async def _server(connection: Any) -> list[CheckResult]:
     before = time.time()
-    row = await administration.read_server(connection)
-    findings = [CheckResult("ok", "database", f"PostgreSQL {row['version']} answers")]
-    findings += [
-        CheckResult(
-            "wrong", "database", f"{name} is off: an answered order could be lost; turn it on"
-        )
-        for name in ("fsync", "synchronous_commit")
-        if row[name] == "off"
-    ]
-    skew = row["seconds"] - (before + time.time()) / 2
+    server = await administration.read_server(connection)
+    findings = [CheckResult("ok", "database", f"PostgreSQL {server.version} answers")]
+    for name in DURABLE_SETTINGS:
+        if getattr(server, name) == "off":
+            text = f"{name} is off: an answered order could be lost; turn it on"
+            findings.append(CheckResult("wrong", "database", text))
+    skew = server.clock_seconds - (before + time.time()) / 2
     if abs(skew) > CLOCK_LIMIT_SECONDS:
-        findings.append(
-            CheckResult(
-                "wrong", "clock", f"{skew:+.1f} s from the database's: set up NTP on both machines"
-            )
-        )
+        text = f"{skew:+.1f} s from the database's: set up NTP on both machines"
+        findings.append(CheckResult("wrong", "clock", text))
     else:
         findings.append(CheckResult("ok", "clock", "agrees with the database's"))
     return findings
@@ -472,9 +441,9 @@ async def _logins(connection: Any, worker_url: Secret) -> list[CheckResult]:
         return [CheckResult("wrong", "logins", error.detail)]
     if await administration.may_become(connection, WORKER_ROLE):
         text = (
-            f"the login {login} of TRADING_INTENTS_DATABASE_URL may become {WORKER_ROLE}, which reads sealed "
-            f"secrets: give TRADING_INTENTS_DATABASE_WORKER_URL a login of its own, then REVOKE {WORKER_ROLE} "
-            f"FROM {login}"
+            f"the login {login} of TRADING_INTENTS_DATABASE_URL may become {WORKER_ROLE}, which "
+            "reads sealed secrets: give TRADING_INTENTS_DATABASE_WORKER_URL a login of its own, "
+            f"then REVOKE {WORKER_ROLE} FROM {login}"
         )
         return [CheckResult("warning", "logins", text)]
     return [CheckResult("ok", "logins", "the service's login cannot become the worker")]
@@ -490,30 +459,28 @@ async def _vault(settings: Settings, worker_url: Secret, log: Log) -> list[Check
             open_pool(worker_url, WORKER_ROLE, 1, Metrics()) as pool,
             pool.transaction(read_only=True) as tx,
         ):
-            rows = await newest_sealed(tx, MAX_OPENED_SECRETS)
+            stored = await newest_sealed(tx, MAX_OPENED_SECRETS)
     except PlatformError as error:
         return [CheckResult("ok", "vault", f"not looked at: {error.detail}")]
-    if not rows:
+    if not stored:
         return [CheckResult("ok", "vault", "no secret is stored yet")]
     try:
         vault = embedded_vault(settings, SystemClock(), log)
-        closed = [row["credential_id"] for row in rows if not await _opens(vault, row)]
+        closed = [each for each in stored if not await _opens(vault, each)]
     except PlatformError as error:
         return [CheckResult("wrong", "vault", f"secrets are stored, but {error.detail}")]
     if not closed:
         return [CheckResult("ok", "vault", "its keys open the stored secrets")]
-    text = f"its keys do not open {len(closed)} of the {len(rows)} newest secrets, such as that of credential {closed[0]}"
-    return [
-        CheckResult("wrong", "vault", f"{text}: put the right keys back, or store the secrets anew")
-    ]
+    text = (
+        f"its keys do not open {len(closed)} of the {len(stored)} newest secrets, such as that of "
+        f"credential {closed[0].credential_id}: put the right keys back, or store the secrets anew"
+    )
+    return [CheckResult("wrong", "vault", text)]
 
 
-async def _opens(vault: EmbeddedVault, row: Row) -> bool:
+async def _opens(vault: EmbeddedVault, secret: SealedSecret) -> bool:
     try:
-        await vault.open(
-            SecretRef(row["organization_id"], row["account_id"], row["credential_id"]),
-            row["sealed"],
-        )
+        await vault.open(secret, secret.sealed)
     except SecretUnreadable:
         return False
     return True

@@ -1,15 +1,27 @@
 """Every expected failure: a class with its stable code, HTTP status and title. A programmer's error
 is an assertion.
 
-PlatformError ├── InvalidRequest 400 ── InvalidJson, InvalidCursor, InvalidScope,
-UnsupportedGrantType ├── Unauthorized 401 ── InvalidApiKey ├── Forbidden 403 ── EntitlementRequired
-├── NotFound 404 ├── MethodNotAllowed 405 ├── RequestTimeout 408 ├── AccountClosed, AccountDisabled,
-CancelPending, ControlRejected, CredentialMissing, IdempotencyConflict, │   IntentClosed,
-LimitReached, NoPosition, NotHalted, OpenOrders, ReplacePending 409 ├── CursorExpired 410 ├──
-VersionConflict 412 ├── PayloadTooLarge 413 ├── UriTooLong 414 ├── UnsupportedMediaType 415 ├──
-ValidationFailed 422 ├── RateLimited 429 ├── InternalError, SecretUnreadable 500 ├── Unavailable 503
-── DiskFailed ├── OutcomeUnknown 503 └── StartupRefused ── DatabaseMissing, PortTaken        (never
-on the wire: the process says it and ends)
+PlatformError
+├── InvalidRequest 400 ── InvalidJson, InvalidCursor, InvalidScope, UnsupportedGrantType
+├── Unauthorized 401 ── InvalidApiKey
+├── Forbidden 403 ── EntitlementRequired
+├── NotFound 404
+├── MethodNotAllowed 405
+├── RequestTimeout 408
+├── AccountClosed, AccountDisabled, CancelPending, ControlRejected, CredentialMissing,
+│   IdempotencyConflict, IntentClosed, LimitReached, NoPosition, NotHalted, OpenOrders,
+│   ReplacePending 409
+├── CursorExpired 410
+├── VersionConflict 412
+├── PayloadTooLarge 413
+├── UriTooLong 414
+├── UnsupportedMediaType 415
+├── ValidationFailed 422
+├── RateLimited 429
+├── InternalError, SecretUnreadable 500
+├── Unavailable 503 ── DiskFailed
+├── OutcomeUnknown 503
+└── StartupRefused ── DatabaseMissing, PortTaken (never on the wire: the process says it and ends)
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -156,7 +168,8 @@ class ControlRejected(PlatformError):
     title = "A control refuses this order"
 
     def __init__(self, triggered: Sequence[Any] = (), reasons: Sequence[str] = ()) -> None:
-        super().__init__("; ".join(dict.fromkeys(item.detail for item in triggered)) or self.title)
+        details = dict.fromkeys(item.detail for item in triggered)
+        super().__init__("; ".join(details) or self.title)
         self.triggered = tuple(triggered)
         self.reasons = tuple(reasons)
 

@@ -51,7 +51,8 @@ def id_text_maker() -> IdTextMaker:
 
 def named_id(at: datetime, name: str) -> UUID:
     """A UUIDv7 made from a time and a name that nothing else has."""
-    return _uuid(_format(_head(at), hashlib.blake2b(name.encode(), digest_size=10).digest()))
+    tail = hashlib.blake2b(name.encode(), digest_size=10).digest()
+    return _uuid(_format(_head(at), tail))
 
 
 def id_text(made: UUID) -> IdText:

@@ -1,4 +1,4 @@
-"""Loops and tasks of the event loop: start, stop, back off, wait, and take turns."""
+"""Loops and tasks of the event loop: start, stop, back off, wait, and share."""
 
 import asyncio
 import contextlib
@@ -198,8 +198,8 @@ class FairQueue(Generic[K, T]):
         self.count += 1
 
     def pop(self, may_take: Callable[[K], bool] | None = None) -> T | None:
-        """Takes the first item of the group whose turn it is, and passes the turn on. A group that
-        may not take keeps its turn. None: no group may, or there is none."""
+        """Takes the first item of the first group that may take, which then queues behind the
+        others; those that may not keep their rank. None: no group may, or there is none."""
         for group, own in self._groups.items():
             if may_take is None or may_take(group):
                 item, _ = own.popitem(last=False)
@@ -221,9 +221,9 @@ class FairQueue(Generic[K, T]):
                 del self._groups[group]
 
 
-class LoopTurns(Generic[K]):
-    """Lets one caller go on in each iteration of the event loop, from the groups in turn: others
-    are served between two pieces of work."""
+class LoopSlots(Generic[K]):
+    """Each iteration of the event loop is a slot, in which one caller goes on, from the groups in
+    turn: others are served between two pieces of work."""
 
     def __init__(self) -> None:
         self._waiting = FairQueue[K, asyncio.Future[None]]()
@@ -235,18 +235,18 @@ class LoopTurns(Generic[K]):
             self._is_taken = True
             loop.call_soon(self._pass_on, loop)
             return
-        turn: asyncio.Future[None] = loop.create_future()
-        self._waiting.append(group, turn)
+        slot: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(group, slot)
         try:
-            await turn
+            await slot
         finally:
-            self._waiting.remove(group, turn)  # of a caller that was cancelled
+            self._waiting.remove(group, slot)  # of a caller that was cancelled
 
     def _pass_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        turn = self._waiting.pop()
-        if turn is None:
+        slot = self._waiting.pop()
+        if slot is None:
             self._is_taken = False
             return
-        if not turn.done():
-            turn.set_result(None)
+        if not slot.done():
+            slot.set_result(None)
         loop.call_soon(self._pass_on, loop)

@@ -39,7 +39,7 @@ from trading_intents.storage.database import Tx, show_organizations
 from trading_intents.trading import Environment, FrozenStruct
 from trading_intents.web.body import Name, convert, read_json
 from trading_intents.web.paging import read_time
-from trading_intents.web.request import render
+from trading_intents.web.request import show_as
 
 # Beside the demo's key: where the platform listens, for the Python client.
 DEMO_URL_FILE = "demo-url"
@@ -158,15 +158,13 @@ async def apply(
     ones."""
     async with parts.database.service.transaction() as tx:
         await lock_advisory(tx, ADVISORY_LOCK)
-        organizations = [
-            await _organization(tx, parts, item, new_keys or {}, number)
-            for number, item in enumerate(wanted.organizations)
-        ]
-        answer = Provisioned(
-            organizations, [await _service_account(tx, item) for item in wanted.service_accounts]
-        )
+        organizations = []
+        for number, item in enumerate(wanted.organizations):
+            at = f"/organizations/{number}"
+            organizations.append(await _organization(tx, parts, item, new_keys or {}, at))
+        services = [await _service_account(tx, each) for each in wanted.service_accounts]
     parts.signals.notify(channel(Queue.ACCOUNTS))
-    return answer
+    return Provisioned(organizations, services)
 
 
 async def _organization(
@@ -174,33 +172,31 @@ async def _organization(
     parts: Infrastructure,
     item: WantedOrganization,
     new_keys: dict[str, Secret],
-    number: int,
+    at: str,
 ) -> ProvisionedOrganization:
-    provider = parts.settings.identity_provider_name
-    given = (item.name, item.entitlements, item.disabled, item.member_trading)
-    made = await store.put_organization(tx, parts.make_id(), provider, item.external_id, *given)
-    at = f"/organizations/{number}"
+    made = await store.put_organization(
+        tx,
+        organization_id=parts.make_id(),
+        provider=parts.settings.identity_provider_name,
+        external_id=item.external_id,
+        name=item.name,
+        entitlements=item.entitlements,
+        disabled=item.disabled,
+        member_trading=item.member_trading,
+    )
     users = [await _user(tx, parts, made, user) for user in item.users]
-    accounts = [
-        await _account(tx, parts, made, each, f"{at}/accounts/{n}")
-        for n, each in enumerate(item.accounts)
-    ]
-    keys = [
-        await _key(
-            tx,
-            parts=parts,
-            organization=made,
-            item=key,
-            secret=new_keys.get(key.name),
-            at=f"{at}/api_keys/{n}",
-        )
-        for n, key in enumerate(item.api_keys)
-    ]
-    entitled = sorted(made.entitlements)
-    return render(
+    accounts = []
+    for number, account in enumerate(item.accounts):
+        accounts.append(await _account(tx, parts, made, account, f"{at}/accounts/{number}"))
+    keys = []
+    for number, key in enumerate(item.api_keys):
+        secret = new_keys.get(key.name)
+        key_at = f"{at}/api_keys/{number}"
+        keys.append(await _key(tx, parts, made, key, secret=secret, at=key_at))
+    return show_as(
         ProvisionedOrganization,
         made,
-        entitlements=entitled,
+        entitlements=sorted(made.entitlements),
         users=users,
         accounts=accounts,
         api_keys=keys,
@@ -241,7 +237,7 @@ async def _account(
     account = await apply_change(
         tx, account, ChangedAccount(None, item.external_account_id, item.disabled)
     )
-    return render(ProvisionedAccount, account)
+    return show_as(ProvisionedAccount, account)
 
 
 async def _key(
@@ -286,7 +282,7 @@ async def _key(
         await show_organizations(tx, [organization.id])
         with _pointing_into(f"{at}/limits"):
             await put_key_limits(tx, organization.id, key.id, read_limits(item.limits))
-    return render(ProvisionedKey, key, permissions=sorted(key.permissions), api_key=shown)
+    return show_as(ProvisionedKey, key, permissions=sorted(key.permissions), api_key=shown)
 
 
 async def _service_account(tx: Tx, item: WantedServiceAccount) -> ProvisionedServiceAccount:
@@ -315,8 +311,7 @@ def make_console_link(settings: Settings, url: str) -> Secret:
     if not (settings.data_dir / DEMO_FILE).exists():
         raise DatabaseMissing(
             f"no demo in {settings.data_dir.absolute()}: set {PREFIX}DATA_DIR to the data "
-            "folder of the process that "
-            "serves, or sign in at /console with an API key or a token"
+            "folder of the process that serves, or sign in at /console with an API key or a token"
         )
     if not url and (settings.http_port == 0 or not is_loopback(settings.http_host)):
         raise StartupRefused(
@@ -327,7 +322,7 @@ def make_console_link(settings: Settings, url: str) -> Secret:
     )
 
 
-class Demo(FrozenStruct, frozen=True):
+class Demo(FrozenStruct):
     account_id: AccountId | None  # None: it was closed
 
 

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 from rich.markup import escape
 
-BACKUP_MARK = "last-backup"  # in DATA_DIR: its time is that of the last backup
+BACKUP_STAMP = "last-backup"  # in DATA_DIR: its time is that of the last backup
 MINUTE_SECONDS = 60.0
 # The fields of the line that is logged once a minute, and where they come from.
 RATES = {
@@ -170,7 +170,8 @@ class Requests(Collector):
         )
         for route, (total, *counts) in self._seconds.items():
             bounds = map(floatToGoString, SECONDS_BUCKETS)
-            times.add_metric((route,), list(zip(bounds, accumulate(counts), strict=True)), total)
+            buckets = zip(bounds, accumulate(counts), strict=True)
+            times.add_metric((route,), list(buckets), total)
         yield times
 
 
@@ -207,28 +208,6 @@ class Metrics:
         self.pool_in_use = self._gauge(
             "ti_database_connections_in_use", "Connections in use, by database role.", "role"
         )
-        self.outbox_rows = self._counter(
-            "ti_outbox_rows_total",
-            "Outbox attempts that ended, by the row's new state: completed, retried or failed.",
-            "queue",
-            "event_type",
-            "ended",
-        )
-        self.outbox_handler_seconds = self._histogram(
-            "ti_outbox_handler_seconds", "Time in an outbox handler.", "queue", "event_type"
-        )
-        self.outbox_backlog = self._gauge(
-            "ti_outbox_backlog_rows",
-            "Outbox rows that are pending, processing or failed.",
-            "queue",
-            "status",
-        )
-        self.outbox_oldest_pending = self._gauge(
-            "ti_outbox_oldest_pending_seconds", "Age of the oldest pending row.", "queue"
-        )
-        self.outbox_oldest_claim = self._gauge(
-            "ti_outbox_oldest_claim_seconds", "Age of the oldest claim.", "queue"
-        )
         self.free_disk = self._gauge(
             "ti_data_dir_free_bytes", "Free bytes on the disk of DATA_DIR."
         )
@@ -241,6 +220,7 @@ class Metrics:
         )
         make_series(self.http_connections_refused, ("address", "total"))
         make_series(self.certificate_expires, ("grpc", "http"))
+        self._count_outbox()
         self._count_writer()
         self._count_execution()
         self._count_stream()
@@ -269,11 +249,35 @@ class Metrics:
             lambda: look(lambda: shutil.disk_usage(data_dir).free, float("nan"))
         )
         self.backup_made_at.set_function(
-            lambda: look(lambda: (data_dir / BACKUP_MARK).stat().st_mtime, 0.0)
+            lambda: look(lambda: (data_dir / BACKUP_STAMP).stat().st_mtime, 0.0)
         )
 
     def alert(self, kind: AlertKind) -> None:
         self.execution_alerts.labels(kind).inc()
+
+    def _count_outbox(self) -> None:
+        self.outbox_rows = self._counter(
+            "ti_outbox_rows_total",
+            "Outbox attempts that ended, by the row's new state: completed, retried or failed.",
+            "queue",
+            "event_type",
+            "ended",
+        )
+        self.outbox_handler_seconds = self._histogram(
+            "ti_outbox_handler_seconds", "Time in an outbox handler.", "queue", "event_type"
+        )
+        self.outbox_backlog = self._gauge(
+            "ti_outbox_backlog_rows",
+            "Outbox rows that are pending, processing or failed.",
+            "queue",
+            "status",
+        )
+        self.outbox_oldest_pending = self._gauge(
+            "ti_outbox_oldest_pending_seconds", "Age of the oldest pending row.", "queue"
+        )
+        self.outbox_oldest_claim = self._gauge(
+            "ti_outbox_oldest_claim_seconds", "Age of the oldest claim.", "queue"
+        )
 
     def _count_writer(self) -> None:
         self.writer_batch_size = self._histogram(
@@ -411,25 +415,23 @@ class TrafficLog:
         now = self._read()
         grown = {key: value - self._before.get(key, 0.0) for key, value in now.items()}
         self._before = now
-        rates = {
-            field: round(grown.get((name, ""), 0.0) / MINUTE_SECONDS, 2)
-            for field, name in RATES.items()
-        }
-        times = {
-            f"{field}_p{share}_ms": _quantile_millis(grown, f"{name}_bucket", share)
-            for field, name in TIMES.items()
-            for share in (50, 99)
-        }
-        self._log.info("traffic", **rates, **times)
+        fields: dict[str, float | None] = {}
+        for field, name in RATES.items():
+            fields[field] = round(grown.get((name, ""), 0.0) / MINUTE_SECONDS, 2)
+        for field, name in TIMES.items():
+            for share in (50, 99):
+                millis = _quantile_millis(grown, f"{name}_bucket", share)
+                fields[f"{field}_p{share}_ms"] = millis
+        self._log.info("traffic", **fields)
 
     def _read(self) -> dict[tuple[str, str], float]:
         """Sums by metric and bucket."""
         found: dict[tuple[str, str], float] = defaultdict(float)
-        for sample in (sample for family in self._registry.collect() for sample in family.samples):
-            if sample.name.startswith("ti_") and sample.labels.get("route", "/v1/").startswith(
-                "/v1/"
-            ):
-                found[sample.name, sample.labels.get("le", "")] += sample.value
+        for family in self._registry.collect():
+            for sample in family.samples:
+                route = sample.labels.get("route", "/v1/")
+                if sample.name.startswith("ti_") and route.startswith("/v1/"):
+                    found[sample.name, sample.labels.get("le", "")] += sample.value
         return found
 
 
@@ -439,9 +441,9 @@ def _quantile_millis(
     """The edge of the bucket in which that share of all is reached; None: there were none, or it is
     above all edges."""
     wanted = counts.get((name, "+Inf"), 0.0) * share / 100
-    edges = zip(SECONDS_BUCKETS[:-1], map(floatToGoString, SECONDS_BUCKETS), strict=False)
-    return (
-        next((1000 * edge for edge, text in edges if counts[name, text] >= wanted), None)
-        if wanted
-        else None
-    )
+    if wanted:
+        for edge in SECONDS_BUCKETS[:-1]:
+            text = floatToGoString(edge)  # type: ignore[no-untyped-call]  # the library's
+            if counts[name, text] >= wanted:
+                return 1000 * edge
+    return None

@@ -140,12 +140,10 @@ INTENT_ROWS = {
     "position_openings": "(account_id, organization_id, opened_at) VALUES ($2, $1, now())",
     "positions": "(account_id, symbol, organization_id, received_at) VALUES ($2, 'A', $1, now())",
     "leases": "(account_id, organization_id) VALUES ($2, $1)",
-    "trading_limits": "(owner_id, organization_id, rules, needs_tracking) VALUES ($2, $1, '{}', false)",
+    "trading_limits": "(owner_id, organization_id, rules) VALUES ($2, $1, '{}')",
     "daily_baselines": "(account_id, organization_id, day, timezone, result) VALUES ($2, $1, now(), 'UTC', 0)",
     "exposures": "(account_id, symbol, organization_id, open_orders, open_buy, open_sell)"
     " VALUES ($2, 'A', $1, 0, 0, 0)",
-    "order_rates": "(account_id, second, organization_id, orders) VALUES ($2, now(), $1, 1)",
-    "recent_creates": "(account_id, terms, organization_id, accepted_at) VALUES ($2, 't', $1, now())",
     "halts": "(id, organization_id, account_id, reason, cancel_orders, close_positions, state, principal_type,"
     " principal_id) VALUES (gen_random_uuid(), $1, $2, 'r', true, false, 'done', 'USER', 'u')",
     "halt_parts": "(halt_id, account_id, organization_id, state, base_seq, seen_seq, orders, orders_done, symbols,"

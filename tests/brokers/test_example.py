@@ -115,7 +115,7 @@ async def test_the_example_trades_on_after_a_restart(
     integration = Integration("paper", capabilities, MODULE.connect)
     metrics = Metrics()
     async with open_in_process(urls) as in_process:
-        MODULE.Venue(host=tmp_path / f".data/my_broker/{in_process.account}.json").quote(
+        MODULE.Venue(tmp_path / f".data/my_broker/{in_process.account}.json").quote(
             Decimal(99), Decimal(100), Decimal(1000)
         )
         orders = []

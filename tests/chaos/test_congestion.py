@@ -19,9 +19,9 @@ from tests.conftest import Urls
 from tests.execution.worker_processes import (
     WorkerProcesses,
     open_worker_processes,
+    until_certain,
     until_connected,
     until_sessions_equal_leases,
-    until_settled,
 )
 from tests.intents.http_client import create, market
 from tests.platform import Platform
@@ -104,7 +104,7 @@ def test_orders_that_come_faster_than_they_are_sent_are_all_sent_once(
         tables = worker_processes.tables
         with worker_processes.worker() as worker, congesting(worker):
             until_connected(worker_processes)
-            took_seconds = until_settled(worker_processes, SETTLED_SECONDS, hurry=False)
+            took_seconds = until_certain(worker_processes, SETTLED_SECONDS, hurry=False)
             until_sessions_equal_leases(tables, [worker], accounts)
         rates = goodput(worker_processes)
         unclear = tables.value("SELECT count(*) FROM commands WHERE unclear_at IS NOT NULL")

@@ -23,9 +23,9 @@ from tests.execution.worker_processes import (
     Mortals,
     WorkerProcesses,
     open_worker_processes,
+    until_certain,
     until_connected,
     until_sessions_equal_leases,
-    until_settled,
 )
 from tests.intents.http_client import cancel, create, limit, market, replace
 from tests.seeds import seeded
@@ -114,7 +114,7 @@ def test_no_order_is_sent_twice_though_workers_die_and_answers_are_lost(
             eventually(lambda: workers.kills >= 2, SETTLED_SECONDS)
             worker_processes.heal()
             workers.over.set()
-            took = until_settled(worker_processes, 60 if is_long else 30, hurry=not is_long)
+            took = until_certain(worker_processes, 60 if is_long else 30, hurry=not is_long)
         ended = worker_processes.statuses(with_reason=True)
         print(f"\n{workers.kills} kills, {workers.stops} stops, settled in {took:.1f} s: {ended}")
         check_once(worker_processes, made)
@@ -140,7 +140,7 @@ def test_a_stopped_worker_that_wakes_up_changes_nothing(urls: Urls, tmp_path: Pa
                 if order["finished_at"]
             }
             sleeper.process.send_signal(signal.SIGCONT)
-            until_settled(worker_processes, 30, hurry=True)
+            until_certain(worker_processes, 30, hurry=True)
             after = worker_processes.orders()
             assert {intent: after[intent]["order_status"] for intent in final} == final
         until_sessions_equal_leases(worker_processes.tables, [first, second], 2)
@@ -164,7 +164,7 @@ def test_what_was_queued_is_checked_before_it_is_sent(
         assert answer.status_code == 200, answer.text
         make_older(worker_processes, stale, MAX_AGE)
         with worker_processes.worker() as worker:
-            until_settled(worker_processes, 30, hurry=False)
+            until_certain(worker_processes, 30, hurry=False)
             until_sessions_equal_leases(worker_processes.tables, [worker], 2)
         expected = {"REJECTED symbol_manually_disabled": intents, "EXPIRED stale": intents}
         assert worker_processes.statuses(with_reason=True) == expected
@@ -232,7 +232,7 @@ def test_commands_of_an_intent_stay_in_order_though_workers_die(
             )
             eventually(lambda: workers.kills >= 2, SETTLED_SECONDS)
             workers.over.set()
-            until_settled(worker_processes, 90 if is_long else 40, hurry=not is_long)
+            until_certain(worker_processes, 90 if is_long else 40, hurry=not is_long)
         journal = worker_processes.journal()
         orders = worker_processes.orders()
         ends = worker_processes.statuses(with_reason=True)
@@ -264,7 +264,7 @@ def test_without_kills_every_command_arrives(urls: Urls, tmp_path: Path, triples
             )
 
         made = send_triples(worker_processes, triples, until_working)
-        until_settled(worker_processes, 30, hurry=False)
+        until_certain(worker_processes, 30, hurry=False)
         until_sessions_equal_leases(worker_processes.tables, [worker], 3)
         assert worker_processes.journal() == dict.fromkeys(made, ORDERED)
         assert worker_processes.statuses() == {"CANCELLED": triples}

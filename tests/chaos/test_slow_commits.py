@@ -10,9 +10,9 @@ from tests.background import working
 from tests.chaos.commits import let_commits_wait, own_server
 from tests.execution.worker_processes import (
     open_worker_processes,
+    until_certain,
     until_connected,
     until_sessions_equal_leases,
-    until_settled,
 )
 from tests.intents.http_client import create, market
 
@@ -38,7 +38,7 @@ def test_commits_that_wait_end_no_session_for_good(tmp_path: Path) -> None:
             let_commits_wait(urls)
         tables = worker_processes.tables
         until_sessions_equal_leases(tables, [worker], ACCOUNTS, WORKED_SECONDS)
-        until_settled(worker_processes, 60, hurry=True)
+        until_certain(worker_processes, 60, hurry=True)
         journal = worker_processes.journal()
         assert [intent for intent, commands in journal.items() if commands != ["SUBMIT"]] == []
         failed = "SELECT count(*) FROM outbox WHERE queue = 'intents' AND status = 'failed'"

@@ -65,13 +65,13 @@ def trade(platform: Platform) -> None:
     cancel = {"command": {"type": "CANCEL", "payload": {"ref_intent_id": made[6]}}}
     platform.client.post(f"/v1/accounts/{account}/intents", headers=headers, json=cancel)
 
-    def is_settled() -> bool:
+    def is_done() -> bool:
         orders = platform.client.get(f"/v1/accounts/{account}/orders", headers=headers).json()[
             "data"
         ]
         return not any(order["order_status"].startswith("PENDING") for order in orders)
 
-    eventually(is_settled, 20)
+    eventually(is_done, 20)
 
 
 def submit_some(platform: Platform) -> None:

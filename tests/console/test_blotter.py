@@ -57,6 +57,16 @@ def test_orders_are_filtered_and_cancelled_from_the_blotter(
         page.keyboard.press("Escape")
         screen.row(third).get_by_text("Cancelled").wait_for()
 
+
+def test_keys_lead_from_view_to_view_and_a_phone_shows_the_ticket_first(
+    screens: Screens, tenants: Tenants
+) -> None:
+    account = make_account(tenants, "by keys")
+    with screens(tenants.platform) as screen:
+        page = screen.page
+        dialog = page.get_by_role("dialog")
+        screen.sign_in(bearer(tenants, "key_all"))
+        choose(screen, account)
         page.locator("#main").focus()
         page.keyboard.press("?")
         dialog.get_by_text("cancel the selected order").wait_for()

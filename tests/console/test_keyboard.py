@@ -26,7 +26,8 @@ class Keyboard:
         kind, name = self.page.evaluate(
             """() => {
                 const at = document.activeElement;
-                const label = at.labels?.[0]?.textContent ?? at.getAttribute("aria-label") ?? at.textContent ?? "";
+                const label = at.labels?.[0]?.textContent ?? at.getAttribute("aria-label")
+                    ?? at.textContent ?? "";
                 return [at.tagName, label.trim()];
             }"""
         )

@@ -1,5 +1,5 @@
-"""The console's scripts: types by TypeScript's checker, habits by ESLint, and what can be tested
-without a browser."""
+"""The console's scripts: types by TypeScript's checker, habits by ESLint, form by Prettier, and
+what can be tested without a browser."""
 
 import json
 import shutil
@@ -16,6 +16,7 @@ pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 STATIC = ROOT / "src" / "trading_intents" / "console" / "static"
+STYLES = ROOT / "src" / "trading_intents" / "web" / "description"
 PROGRAMS = ROOT / ".venv" / "npm" / "node_modules" / ".bin"
 
 
@@ -44,6 +45,19 @@ def test_eslint_finds_nothing() -> None:
         str(HERE / "eslint.config.mjs"),
         str(STATIC),
     ]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_prettier_finds_nothing() -> None:
+    files = [
+        *STATIC.glob("*.js"),
+        *STATIC.glob("*.css"),
+        *HERE.glob("*.mjs"),
+        *HERE.glob("*.ts"),
+        *STYLES.glob("*.css"),
+    ]
+    command = [program("prettier"), "--check", "--print-width", "100", *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -276,7 +290,8 @@ def test_events_are_read_wherever_the_text_is_cut() -> None:
     ]
     for size in (1, 2, 7, 100):
         pieces = f"('{text}'.match(/[^]{{1,{size}}}/g))"
-        read = f"(() => {{ const p = new m.EventParser(); return {pieces}.flatMap((piece) => p.push(piece)); }})()"
+        pushed = f"{pieces}.flatMap((piece) => p.push(piece))"
+        read = f"(() => {{ const p = new m.EventParser(); return {pushed}; }})()"
         assert evaluate("stream.js", read) == expected
 
 
@@ -319,8 +334,10 @@ def test_figures_are_of_all_processes_and_a_silent_one_is_named() -> None:
 
 def test_a_token_that_is_renewed_after_signing_out_is_not_kept() -> None:
     renewing = """await (async () => {
-        const caller = { principal_type: "USER", principal_id: "ada", role: "admin", environment: null, policies: [] };
-        globalThis.fetch = async () => Response.json({ ...caller, expires_at: new Date().toISOString() });
+        const caller = { principal_type: "USER", principal_id: "ada", role: "admin" };
+        const answer = { ...caller, environment: null, policies: [] };
+        globalThis.fetch = async () =>
+            Response.json({ ...answer, expires_at: new Date().toISOString() });
         const held = [];
         for (const meanwhile of [() => undefined, (session) => session.clear()]) {
             const session = new m.Session();
@@ -357,6 +374,7 @@ def test_a_hidden_page_keeps_no_more_orders_than_a_visible_one() -> None:
             feed._take([{ kind: "broker_order", id: "", data: { broker_order } }]);
         }
         const open = [...feed.orders.values()].filter((order) => order.order_state === "OPEN");
-        return [feed.orders.size <= 5_700, open.length, feed.orders.has("11999"), feed.touched.size <= 5_700];
+        const isSmall = (kept) => kept.size <= 5_700;
+        return [isSmall(feed.orders), open.length, feed.orders.has("11999"), isSmall(feed.touched)];
     })()"""
     assert evaluate("feed.js", trading) == [True, 200, True, True]

@@ -74,7 +74,7 @@ def test_a_result_is_what_is_realized_and_what_is_not(
 
 def row(
     account: str, realized: str, quantity: str = "0", price: str | None = None, **more: str
-) -> list[str]:
+) -> list[str | None]:
     position = {
         "quantity": quantity,
         "uncosted_quantity": "0",
@@ -92,14 +92,13 @@ def row(
         else {"price": price, "source": "trade", "as_of": "2020-01-01T00:00:00Z"}
     )
     return [
-        "result",
         account,
         msgspec.json.encode(position).decode(),
         msgspec.json.encode(known).decode(),
     ]
 
 
-def baseline_row(account: str, day: str, result: str, *unpriced: str) -> list[str]:
+def baseline_row(account: str, day: str, result: str, *unpriced: str) -> list[str | None]:
     baseline = {
         "day": day,
         "timezone": "UTC",
@@ -107,7 +106,7 @@ def baseline_row(account: str, day: str, result: str, *unpriced: str) -> list[st
         "unpriced": unpriced,
         "halted": False,
     }
-    return ["baseline", account, msgspec.json.encode(baseline).decode(), ""]
+    return [account, None, msgspec.json.encode(baseline).decode()]
 
 
 def test_today_counts_from_the_days_baseline_and_from_now_where_there_is_none() -> None:

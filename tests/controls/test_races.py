@@ -104,9 +104,9 @@ async def test_writers_of_limits_at_once_do_not_pass_theirs(
     await leave_room(
         tenants_database,
         trading_client,
-        "INSERT INTO trading_limits (organization_id, owner_id, symbol, rules, needs_tracking)"
+        "INSERT INTO trading_limits (organization_id, owner_id, symbol, rules)"
         """
-             SELECT organization_id, id, 'S' || n, '{}', false
+             SELECT organization_id, id, 'S' || n, '{}'
              FROM accounts, generate_series(1, $2::int) n WHERE id = $1
         """,
     )

@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 
 from trading_intents.controls.limits.state import recent as module
 from trading_intents.controls.limits.state.recent import (
-    Head,
+    LogHead,
     RecentByAccount,
     RecentOrders,
-    RecentRead,
+    RecentRequest,
+    RecentRow,
     find_whole,
-    plan_reads,
     put_recent,
+    request_recent,
 )
 
 # Half a minute before New York's clocks go back.
@@ -54,21 +55,25 @@ def test_it_counts_and_finds_what_a_list_of_all_orders_has(
 
 def test_what_the_log_adds_is_added_only_where_the_log_has_what_is_known() -> None:
     memory: RecentByAccount = {}
-    now = START.isoformat()
-    second = str(int(START.timestamp()))
-    rows = [["create", "x", "a", now], ["second", "x", second, "2"], ["second", "y", second, "1"]]
-    rows += [["account", "x", "false", "true"], ["account", "y", "false", "true"]]
+    second = int(START.timestamp())
+    rows = [
+        RecentRow(account_id="x", terms="a", accepted_at=START),
+        RecentRow(account_id="x", second=second, orders=2),
+        RecentRow(account_id="y", second=second, orders=1),
+        RecentRow(account_id="x", is_known=False),
+        RecentRow(account_id="y", is_known=False),
+    ]
     first = {"x": FIRST, "y": FIRST}
     put_recent(
-        memory, [RecentRead("x", None, 60_000), RecentRead("y", None, 0)], rows, first, START
+        memory, [RecentRequest("x", None, 60_000), RecentRequest("y", None, 0)], rows, first, START
     )
     assert shown(memory) == {"x": (FIRST, 2, START), "y": (FIRST, 1, None)}
-    reads = [RecentRead("x", memory["x"], 60_000), RecentRead("y", memory["y"], 0)]
+    reads = [RecentRequest("x", memory["x"], 60_000), RecentRequest("y", memory["y"], 0)]
     memory.clear()  # the accounts are evicted while their logs are read
     rows = [
-        ["account", "x", "true", "true"],
-        ["second", "x", second, "3"],
-        ["account", "y", "false", "true"],
+        RecentRow(account_id="x", is_known=True),
+        RecentRow(account_id="x", second=second, orders=3),
+        RecentRow(account_id="y", is_known=False),
     ]
     found = put_recent(memory, reads, rows, {"x": SECOND, "y": SECOND}, START)
     assert shown(found) == shown(memory) == {"x": (SECOND, 5, START), "y": (SECOND, 0, None)}
@@ -76,9 +81,13 @@ def test_what_the_log_adds_is_added_only_where_the_log_has_what_is_known() -> No
 
 def test_a_log_that_takes_too_long_to_read_stays_unknown() -> None:
     memory: RecentByAccount = {}
-    rows = [["account", "x", "false", "false"], ["account", "y", "false", "true"]]
+    rows = [RecentRow(account_id="y", is_known=False)]
     found = put_recent(
-        memory, [RecentRead(each, None, 0) for each in "xy"], rows, {"x": FIRST, "y": FIRST}, START
+        memory,
+        [RecentRequest(each, None, 0) for each in "xy"],
+        rows,
+        {"x": FIRST, "y": FIRST},
+        START,
     )
     assert [*found] == [*memory] == ["y"]
 
@@ -91,11 +100,11 @@ def test_only_what_ends_at_the_head_is_whole_and_what_was_used_longest_ago_goes(
     whole = find_whole(memory, {"a": FIRST, "b": SECOND, "e": FIRST}, START)
     assert [*whole] == ["a"]
     assert [*memory] == ["c", "d", "a"], "b was used before a"
-    assert plan_reads({"a": 0, "c": 0, "f": 0}, memory, whole, START) == [
-        RecentRead("c", memory["c"], 0),
-        RecentRead("f", None, 0),
+    assert request_recent({"a": 0, "c": 0, "f": 0}, memory, whole, START) == [
+        RecentRequest("c", memory["c"], 0),
+        RecentRequest("f", None, 0),
     ]
-    assert plan_reads({"a": 5}, memory, whole, START) == [RecentRead("a", None, 5)], (
+    assert request_recent({"a": 5}, memory, whole, START) == [RecentRequest("a", None, 5)], (
         "no terms were remembered"
     )
     find_whole(memory, {"d": FIRST}, START + timedelta(seconds=61))
@@ -110,7 +119,7 @@ def test_a_clock_that_is_set_back_has_the_log_read_again() -> None:
     later = START + timedelta(seconds=90)
     assert [*find_whole(memory, {"a": FIRST}, later)] == ["a"]
     assert find_whole(memory, {"a": FIRST}, START) == {}
-    assert plan_reads({"a": 0}, memory, {}, START) == [RecentRead("a", None, 0)]
+    assert request_recent({"a": 0}, memory, {}, START) == [RecentRequest("a", None, 0)]
 
 
 def test_seconds_that_come_out_of_order_are_forgotten_in_time() -> None:
@@ -128,10 +137,10 @@ def test_seconds_that_come_out_of_order_are_forgotten_in_time() -> None:
 def make(*account_ids: str) -> RecentByAccount:
     memory: RecentByAccount = {}
     for account_id in account_ids:
-        rows = [["account", account_id, "false", "true"]]
-        put_recent(memory, [RecentRead(account_id, None, 0)], rows, {account_id: FIRST}, START)
+        rows = [RecentRow(account_id=account_id, is_known=False)]
+        put_recent(memory, [RecentRequest(account_id, None, 0)], rows, {account_id: FIRST}, START)
     return memory
 
 
-def shown(known: RecentByAccount) -> dict[str, tuple[Head, int, datetime | None]]:
+def shown(known: RecentByAccount) -> dict[str, tuple[LogHead, int, datetime | None]]:
     return {name: (each.head, each.count(START), each.find("a")) for name, each in known.items()}

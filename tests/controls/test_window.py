@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from trading_intents.accounts.model import AccountId
 from trading_intents.controls.bodies import read_zones
 from trading_intents.controls.model import (
     Controls,
@@ -25,15 +24,14 @@ from trading_intents.controls.model import (
     evaluate,
 )
 from trading_intents.errors import ValidationFailed
-from trading_intents.ids import OrganizationId
 from trading_intents.trading import Symbol, parse_symbol
 
 NEW_YORK = "America/New_York"
 BERLIN = "Europe/Berlin"
 UTC_NAME = "UTC"
 AAPL = Symbol("AAPL")
-ORGANIZATION = OrganizationId(uuid4())
-ACCOUNT = AccountId(uuid4())
+ORGANIZATION = str(uuid4())
+ACCOUNT = str(uuid4())
 ZONES = read_zones()
 # The others are limits.
 SWITCHES_AND_WINDOWS = list(Reason)[: list(Reason).index(Reason.OUTSIDE_TRADING_WINDOW) + 1]
@@ -141,9 +139,9 @@ def test_every_control_that_refuses_is_listed_widest_first() -> None:
     now = datetime(2026, 1, 5, 12, tzinfo=UTC)
     answered = evaluate(everything, AAPL, now)
     assert [t.reason for t in answered] == SWITCHES_AND_WINDOWS
-    symbol = {"Symbol": {"account_id": str(ACCOUNT), "symbol": "AAPL"}}
-    organization = {"Organization": str(ORGANIZATION)}
-    account = {"Account": str(ACCOUNT)}
+    symbol = {"Symbol": {"account_id": ACCOUNT, "symbol": "AAPL"}}
+    organization = {"Organization": ORGANIZATION}
+    account = {"Account": ACCOUNT}
     assert [t.scope for t in answered] == [
         organization,
         organization,

@@ -13,7 +13,7 @@ import pytest
 
 from tests.deploy.programs import run
 from tests.test_watching import METRIC, RULES, alert_rules, dashboard_expressions
-from trading_intents.telemetry import BACKUP_MARK, Metrics
+from trading_intents.telemetry import BACKUP_STAMP, Metrics
 
 pytestmark = pytest.mark.slow
 
@@ -47,8 +47,8 @@ class Watched:
         self.make_backup(0)
 
     def make_backup(self, at: float) -> None:
-        (self.data_dir / BACKUP_MARK).touch()
-        os.utime(self.data_dir / BACKUP_MARK, (at, at))
+        (self.data_dir / BACKUP_STAMP).touch()
+        os.utime(self.data_dir / BACKUP_STAMP, (at, at))
 
     def fail_requests(self, count: int) -> None:
         for _ in range(count):

@@ -1,9 +1,10 @@
 """The last release and this tree side by side on one database, under load, while this tree migrates
-it."""
+it: with a migration of the test's own besides those that it has."""
 
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -18,6 +19,7 @@ from typing import Any
 
 import asyncpg
 import httpx
+import psycopg
 import pytest
 
 from tests.platform import (
@@ -26,8 +28,6 @@ from tests.platform import (
     START_LIMIT_SECONDS,
     STOP_LIMIT_SECONDS,
     environment,
-    run_command,
-    serving,
 )
 from tests.server_process import Urls
 from tests.tenants import EVERY_PERMISSION, PLENTY, key
@@ -35,6 +35,8 @@ from tests.waiting import eventually
 from trading_intents.storage.migrate import FOLDER
 
 ROOT = Path(__file__).parents[2]
+SOURCES = ("src", "sdk/src")
+MIGRATIONS = FOLDER.relative_to(ROOT)
 RELEASE = (ROOT / "deploy" / "last-release").read_text().strip()
 DOCUMENT = {
     "organizations": [
@@ -46,6 +48,23 @@ ORDERS = 40  # each at both processes in turn, before, during and after the migr
 SECONDS_OF_ONE = 10.0
 # A REPLACE or CANCEL of an order that has ended; a process that starts or drains.
 EXPECTED = {409, 503}
+MADE_UP = """-- In steps: a column, a table and an index, made beside running submits.
+-- squawk-ignore-file require-lock-timeout, require-statement-timeout
+ALTER TABLE orders ADD COLUMN IF NOT EXISTS note text;
+CREATE TABLE IF NOT EXISTS order_notes (
+    order_id uuid PRIMARY KEY,
+    organization_id uuid NOT NULL,
+    note text NOT NULL
+);
+ALTER TABLE order_notes ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+DROP POLICY IF EXISTS service ON order_notes;
+CREATE POLICY service ON order_notes TO ti_service
+    USING (organization_id = ANY ((SELECT current_organizations())::uuid[]));
+GRANT SELECT, INSERT ON order_notes TO ti_service;
+SET lock_timeout = 0;
+DROP INDEX CONCURRENTLY IF EXISTS orders_by_note;
+CREATE INDEX CONCURRENTLY orders_by_note ON orders (account_id, note) WHERE note IS NOT NULL;
+"""
 
 
 def git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
@@ -55,15 +74,37 @@ def git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
 @pytest.fixture
 def release(tmp_path: Path) -> Path:
     """The last release's tree."""
-    found = git("archive", "--format=tar", RELEASE, "src", "sdk/src")
+    found = git("archive", "--format=tar", RELEASE, *SOURCES)
     if found.returncode:
         pytest.skip(
             f"the history has no commit {RELEASE[:12]}, the last release: `git fetch "
             "--unshallow` gets it"
         )
+    folder = tmp_path / "release"
     with tarfile.open(fileobj=BytesIO(found.stdout)) as tree:
-        tree.extractall(tmp_path / "release")
-    return tmp_path / "release"
+        tree.extractall(folder)
+    baseline = MIGRATIONS / "0001_baseline.sql"
+    assert (folder / baseline).read_text() == (ROOT / baseline).read_text(), (
+        f"{baseline.name} has changed since {RELEASE[:12]}, so no process of that works beside "
+        "this tree: commit, and write that commit to deploy/last-release"
+    )
+    return folder
+
+
+@pytest.fixture
+def upgrade(tmp_path: Path) -> Path:
+    """This tree, with one migration more."""
+    folder = tmp_path / "upgrade"
+    for sources in SOURCES:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / sources, folder / sources, ignore=ignored)
+    number = len(names_in(folder)) + 1
+    (folder / MIGRATIONS / f"{number:04}_made_up.sql").write_text(MADE_UP)
+    return folder
+
+
+def names_in(tree: Path) -> list[str]:
+    return sorted(path.name for path in (tree / MIGRATIONS).glob("*.sql"))
 
 
 @pytest.fixture
@@ -76,16 +117,25 @@ async def empty(postgres: Urls) -> AsyncIterator[Urls]:
     await server.close()
 
 
-def release_environ(release: Path, folder: Path, settings: dict[str, str]) -> dict[str, str]:
-    paths = (release / "src", release / "sdk" / "src", INSTALLED)
+def environment_of(tree: Path, folder: Path, settings: dict[str, str]) -> dict[str, str]:
+    paths = [tree / sources for sources in SOURCES]
+    paths.append(INSTALLED)
     return environment(folder, settings) | {"PYTHONPATH": os.pathsep.join(map(str, paths))}
 
 
+def run_in(environ: dict[str, str], *command: str, stdin: str = "") -> str:
+    done = subprocess.run(
+        command, env=environ, input=stdin, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @contextlib.contextmanager
-def serving_release(environ: dict[str, str]) -> Iterator[str]:
+def serving(environ: dict[str, str]) -> Iterator[str]:
     """Its URL. It is a program of its own: the tests' process has this tree's modules."""
-    where = (sys.executable, "-c", "import trading_intents; print(trading_intents.__file__)")
-    answered = subprocess.run(where, env=environ, capture_output=True, text=True, check=True).stdout
+    where = "import trading_intents; print(trading_intents.__file__)"
+    answered = run_in(environ, sys.executable, "-c", where)
     assert answered.startswith(environ["PYTHONPATH"].partition(os.pathsep)[0]), answered
     process = subprocess.Popen((*COMMAND, "serve"), env=environ, stderr=subprocess.PIPE, text=True)
     assert process.stderr
@@ -126,6 +176,18 @@ class Load:
         with httpx.Client(headers=self.headers, timeout=SECONDS_OF_ONE) as client:
             while not self.stopping.is_set():
                 self.trade(client)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        callers = [threading.Thread(target=self.run) for _ in range(CALLERS)]
+        for caller in callers:
+            caller.start()
+        try:
+            yield
+        finally:
+            self.stopping.set()
+            for caller in callers:
+                caller.join()
 
     def trade(self, client: httpx.Client) -> None:
         spec = {"Limit": {"quantity": "1", "limit_price": "1"}}
@@ -170,42 +232,28 @@ class Load:
 
 @pytest.mark.slow
 def test_the_last_release_and_this_tree_serve_one_database(
-    release: Path, empty: Urls, tmp_path: Path
+    release: Path, upgrade: Path, empty: Urls, tmp_path: Path
 ) -> None:
     database = {"DATABASE_URL": empty.login.reveal(), "DATABASE_OWNER_URL": empty.owner.reveal()}
-    folder = tmp_path / "data"
-    settings = database | PLENTY
-    environ = release_environ(release, folder, settings)
-    with serving_release(environ) as old:
-        applied = subprocess.run(
-            (*COMMAND, "admin", "apply", "-"), env=environ, input=json.dumps(DOCUMENT), capture_output=True, text=True,
-            check=True,
-        )  # fmt: skip
-        headers = {
-            "x-api-key": json.loads(applied.stdout)["organizations"][0]["api_keys"][0]["api_key"]
-        }
+    older, newer = (
+        environment_of(tree, tmp_path / "data", database | PLENTY) for tree in (release, upgrade)
+    )
+    with serving(older) as old:
+        applied = run_in(older, *COMMAND, "admin", "apply", "-", stdin=json.dumps(DOCUMENT))
+        headers = {"x-api-key": json.loads(applied)["organizations"][0]["api_keys"][0]["api_key"]}
         body = {"name": "main", "broker": "paper", "environment": "paper"}
         account = httpx.post(f"{old}/v1/accounts", json=body, headers=headers).json()["id"]
         load = Load(headers=headers, account=account, urls=[old])
-        callers = [threading.Thread(target=load.run) for _ in range(CALLERS)]
-        for caller in callers:
-            caller.start()
-        try:
+        with load.running():
             load.until_more(ORDERS)
-            answered = run_command(environment(folder, settings), "migrate", "--dry-run")
-            assert answered.returncode == 0, answered.stderr
-            added = {path.name for path in FOLDER.glob("*.sql")} - {
-                path.name for path in release.rglob("*.sql")
-            }
-            named = [
-                line.split(", ")[0].removeprefix("would apply ")
-                for line in answered.stdout.splitlines()
-            ]
-            assert named == sorted(added)
-            with serving(folder, **settings) as new:
-                load.urls = [old, new.url]
+            shown = run_in(newer, *COMMAND, "migrate", "--dry-run")
+            named = [line.split(", ")[0] for line in shown.splitlines()]
+            added = sorted(set(names_in(upgrade)) - set(names_in(release)))
+            assert named == [f"would apply {name}" for name in added]
+            with serving(newer) as new:
+                load.urls = [old, new]
                 load.until_more(ORDERS)
-                for key, (first, second) in {"a": (old, new.url), "b": (new.url, old)}.items():
+                for key, (first, second) in {"a": (old, new), "b": (new, old)}.items():
                     answers = [
                         ask_with_key(f"{url}/v1/accounts/{account}", headers, key)
                         for url in (first, second)
@@ -214,14 +262,15 @@ def test_the_last_release_and_this_tree_serve_one_database(
                     assert answers[1].json() == answers[0].json(), (
                         "each finds the keys of the other"
                     )
-                load.urls = [new.url]
+                load.urls = [new]
                 load.until_more(ORDERS)
                 load.urls = [old]  # an upgrade that is taken back
                 load.until_more(ORDERS)
-        finally:
-            load.stopping.set()
-            for caller in callers:
-                caller.join()
+            with serving(older) as restarted:
+                load.urls = [old, restarted]
+                load.until_more(ORDERS)
+                load.urls = [old]
+                load.until_more(ORDERS)
         assert not load.wrong, load.wrong[:3]
         assert load.answers[202] >= 4 * ORDERS
         listed = list[dict[str, Any]]()
@@ -237,6 +286,10 @@ def test_the_last_release_and_this_tree_serve_one_database(
         "none is lost, none is doubled"
     )
     assert {order["order_status"] for order in listed if order["symbol"] == "MSFT"} == {"FILLED"}
+    with psycopg.connect(empty.owner.reveal()) as owner:
+        made = "SELECT indisvalid FROM pg_index WHERE indexrelid = 'orders_by_note'::regclass"
+        assert owner.execute(made).fetchall() == [(True,)]
+        assert owner.execute("SELECT note FROM order_notes").fetchall() == []
 
 
 def ask_with_key(account: str, headers: dict[str, str], key: str) -> httpx.Response:

@@ -78,10 +78,10 @@ async def rows_read(books: Books, name: str) -> int:
 
 
 async def test_a_report_reads_no_more_rows_in_a_large_ledger(books: Books) -> None:
-    small = [await rows_read(books, f"small{turn}") for turn in range(3)]
+    small = [await rows_read(books, f"small{number}") for number in range(3)]
     for statement in GROW:
         await books.owner.execute(statement, books.accounts[0], books.organization, ROWS)
-    large = [await rows_read(books, f"large{turn}") for turn in range(3)]
+    large = [await rows_read(books, f"large{number}") for number in range(3)]
     assert max(large) <= 2 * max(small)
     # They were made by nobody, and the books could not be true with them.
     await books.owner.execute(

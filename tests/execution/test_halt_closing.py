@@ -70,10 +70,10 @@ async def test_closing_passes_halts_limits_switches_and_a_disabled_account(urls:
             "INSERT INTO symbol_controls (account_id, symbol, organization_id, manually_disabled)"
             " SELECT id, 'AAPL', organization_id, true FROM accounts",
             """
-                INSERT INTO trading_limits (owner_id, organization_id, rules, needs_tracking)
+                INSERT INTO trading_limits (owner_id, organization_id, rules)
                 SELECT id, organization_id,
             """
-            """ '{"max_order_quantity": "0.01", "allowed_symbols": ["MSFT"]}', false FROM accounts""",
+            """ '{"max_order_quantity": "0.01", "allowed_symbols": ["MSFT"]}' FROM accounts""",
             "UPDATE accounts SET disabled = true",
         ):
             await owner.execute(statement)

@@ -86,7 +86,7 @@ def two_unrecorded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("two_unrecorded")
-async def test_accounts_take_turns_when_there_are_more_than_may_be_in_flight(
+async def test_accounts_share_the_slots_when_there_are_more_than_may_be_in_flight(
     urls: Urls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All orders are there, whichever came first, before the broker answers the two that keep them
@@ -108,11 +108,11 @@ async def test_accounts_take_turns_when_there_are_more_than_may_be_in_flight(
         await create_in_all(in_process, accounts * rounds)
         venue.answers.set()
         await in_process.until_rows_are("completed")
-    turns = [
+    shares = [
         venue.accounts[start : start + accounts]
         for start in range(2, 2 + accounts * rounds, accounts)
     ]
-    assert [len(set(turn)) for turn in turns] == [accounts] * rounds, venue.accounts
+    assert [len(set(share)) for share in shares] == [accounts] * rounds, venue.accounts
 
 
 @pytest.mark.usefixtures("two_unrecorded")

@@ -218,7 +218,7 @@ async def test_a_limit_that_is_set_meanwhile_counts_the_opening_too(
 
     async def is_opening_waiting() -> bool:
         waiting = (
-            "wait_event_type = 'Lock' AND query LIKE '%FOR NO KEY UPDATE' AND datname = "
+            "wait_event_type = 'Lock' AND query LIKE '%FOR NO KEY UPDATE%' AND datname = "
             "current_database()"
         )
         return bool(await owner.fetchval(f"SELECT count(*) FROM pg_stat_activity WHERE {waiting}"))

@@ -190,7 +190,7 @@ async def test_one_cancels_other_counts_once_and_is_never_unprotected(books: Boo
     await books.record(reported(E.CANCELLED, stop))
 
 
-async def settle_later(books: Books, entry: Sent) -> RecordedAccount:
+async def derive_later(books: Books, entry: Sent) -> RecordedAccount:
     """As if five seconds had gone: what the worker does each second with such orders."""
     await books.owner.execute(
         "UPDATE orders SET uncovered_since = uncovered_since - interval '5 s'"
@@ -202,12 +202,12 @@ async def test_an_entry_whose_exits_end_early_is_flagged_after_five_seconds(book
     entry, profit, loss = orders = await group(books, *EXITS)
     await books.record(*(reported(E.ACCEPTED, order) for order in orders), fill(entry, "e1", "100"))
     await books.record(reported(E.CANCELLED, profit))
-    recorded = await settle_later(books, entry)
+    recorded = await derive_later(books, entry)
     assert (await books.order(entry))["uncovered_since"] is None
     await books.record(reported(E.CANCELLED, loss, reason="pair_cancelled"))
     assert (await books.order(entry))["uncovered_since"] is not None
     assert await shown(books, orders) == ["FILLED", "CANCELLED", "CANCELLED pair_cancelled"]
-    recorded = await settle_later(books, entry)
+    recorded = await derive_later(books, entry)
     assert [order.is_newly_unprotected for order in recorded.orders.values()] == [
         True,
         False,
@@ -218,6 +218,6 @@ async def test_an_entry_whose_exits_end_early_is_flagged_after_five_seconds(book
         "CANCELLED",
         "CANCELLED pair_cancelled",
     ]
-    recorded = await settle_later(books, entry)
+    recorded = await derive_later(books, entry)
     assert not any(order.is_newly_unprotected for order in recorded.orders.values())
     assert (await books.order(entry))["uncovered_since"] is None

@@ -16,7 +16,7 @@ from tests.fakes import Act
 from tests.kept_connections import open_pools
 from trading_intents.brokers.port import EventKind
 from trading_intents.execution.model import HOLD_SECONDS
-from trading_intents.execution.restored.marking import mark_restored
+from trading_intents.execution.restored.restoring import restore_commands
 from trading_intents.intents.model import Create, Replace, Spec
 from trading_intents.telemetry import Metrics
 from trading_intents.trading import EXITS, Leg, OrderKind, OrderSide, RouteStrategy, Symbol
@@ -241,7 +241,7 @@ async def test_a_restored_group_is_looked_up_and_known_by_its_names(
 ) -> None:
     orders = await create_group(trading)
     async with open_pools(trading.urls.login, 2, Metrics()) as database:
-        assert await mark_restored(database.worker, "test", "a test", halts=False) == 3
+        assert await restore_commands(database.worker, "test", "a test", halts=False) == 3
     async with executing(trading):
 
         async def is_given_up() -> bool:

@@ -26,7 +26,8 @@ from trading_intents.clock import TimeRange
 from trading_intents.ids import OrganizationId
 from trading_intents.intents.service import Intents
 from trading_intents.orders.model import OrderState, OrderStatus
-from trading_intents.orders.service import OrderFilter, Orders
+from trading_intents.orders.service import Orders
+from trading_intents.orders.store import OrderFilter
 from trading_intents.prices.model import PriceRules
 from trading_intents.storage.database import Database, open_database
 from trading_intents.telemetry import Metrics, make_log

@@ -15,7 +15,7 @@ from tests.execution.worker_processes import HURRY_PROOFS
 from tests.proxy import Verdict, proxied
 from trading_intents.execution import dispatcher
 from trading_intents.execution.service import Execution
-from trading_intents.outbox import intents_queue, settling
+from trading_intents.outbox import intents_queue, outcomes
 from trading_intents.storage.grouped import has_committed
 
 ORDERS = 4  # fewer than an account has slots
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("soon")
 @pytest.fixture
 def lasting_claims(monkeypatch: pytest.MonkeyPatch) -> None:
     """A claim holds, and its outcome is asked for, however slow the machine is."""
-    for module in (dispatcher, intents_queue, settling):
+    for module in (dispatcher, intents_queue, outcomes):
         monkeypatch.setattr(module, "CLAIM_SECONDS", HOUR_SECONDS)
     monkeypatch.setattr(dispatcher, "HANDLER_SECONDS", HOUR_SECONDS)
 
@@ -104,18 +104,8 @@ async def test_orders_of_a_claim_whose_outcome_is_not_found_in_time_are_looked_u
 ) -> None:
     outcomes: list[bool | None] = []
 
-    async def ask_for_a_moment(*question: Any) -> bool | None:
-        pool, organizations, transaction_id, proof, _, log = question
-        outcomes.append(
-            await has_committed(
-                pool=pool,
-                organizations=organizations,
-                transaction_id=transaction_id,
-                proof=proof,
-                limit_seconds=MOMENT_SECONDS,
-                log=log,
-            )
-        )
+    async def ask_for_a_moment(**question: Any) -> bool | None:
+        outcomes.append(await has_committed(**question | {"limit_seconds": MOMENT_SECONDS}))
         return outcomes[-1]
 
     monkeypatch.setattr(dispatcher, "has_committed", ask_for_a_moment)

@@ -1,4 +1,4 @@
-"""The pure decisions of execution: turns, findings, the breaker and the budget."""
+"""The pure decisions of execution: sends, findings, the breaker and the budget."""
 
 import re
 from collections import Counter
@@ -11,7 +11,6 @@ import pytest
 from msgspec import structs
 from msgspec.structs import replace
 
-from trading_intents.accounts.model import AccountId
 from trading_intents.brokers.port import (
     Absent,
     BrokerEvent,
@@ -28,25 +27,25 @@ from trading_intents.controls.model import Controls, Switch, TimeRule
 from trading_intents.execution.model import (
     Breaker,
     Budget,
-    Decision,
+    EndCommand,
     Hold,
     Send,
     SendContext,
-    Settle,
+    SendDecision,
     UnresolvedOrder,
     Verdict,
     classify_lookup,
-    decide,
+    decide_send,
     first_reconcile_seconds,
     next_lookup_seconds,
     not_delivered_fact,
 )
-from trading_intents.ids import OrganizationId, id_maker
+from trading_intents.ids import id_maker
 from trading_intents.orders.facts import CommandKind, client_order_id
 from trading_intents.trading import OrderKind, OrderSide, Symbol, TimeInForce
 
 ORDER = UUID(int=1)
-NO_CONTROLS = Controls(organization_id=OrganizationId(uuid4()), account_id=AccountId(uuid4()))
+NO_CONTROLS = Controls(organization_id=str(uuid4()), account_id=str(uuid4()))
 OFF = structs.replace(NO_CONTROLS, symbol=Switch(True))
 STALE_AFTER_2, STALE_AFTER_60 = (
     structs.replace(NO_CONTROLS, time=TimeRule(None, None, millis)) for millis in (2_000, 60_000)
@@ -84,13 +83,13 @@ CONTEXT = SendContext(
 SHORT = replace(CONTEXT.ticket, side=OrderSide.SELL_SHORT)
 
 
-def said(decision: Decision) -> str:
+def said(decision: SendDecision) -> str:
     match decision:
         case Send():
             return "send"
         case Hold():
             return "hold"
-        case Settle(own, unclear):
+        case EndCommand(own, unclear):
             facts = ", ".join(f"{fact.kind} {fact.reason or ''}".strip() for fact in own)
             return f"look up: {facts}" if unclear else facts or "nothing"
 
@@ -160,13 +159,13 @@ def said(decision: Decision) -> str:
         ({"is_resend": True, "acknowledged": True, "age_seconds": 30.1}, "look up: "),
     ],
 )
-def test_a_turn_comes_to_one_thing(changes: dict[str, Any], expected: str) -> None:
-    assert said(decide(replace(CONTEXT, **changes))) == expected
+def test_a_claimed_command_comes_to_one_thing(changes: dict[str, Any], expected: str) -> None:
+    assert said(decide_send(replace(CONTEXT, **changes))) == expected
 
 
 def test_a_command_is_good_for_a_limited_time_unless_it_is_a_cancel() -> None:
-    create = decide(CONTEXT)
-    cancel = decide(replace(CONTEXT, command=CANCEL, acknowledged=True))
+    create = decide_send(CONTEXT)
+    cancel = decide_send(replace(CONTEXT, command=CANCEL, acknowledged=True))
     assert isinstance(create, Send)
     assert isinstance(cancel, Send)
     assert (create.left_seconds, create.call_seconds) == (29.0, 3.4)

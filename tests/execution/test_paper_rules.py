@@ -14,7 +14,7 @@ from tests.tenants import Tenants
 from tests.waiting import eventually
 from trading_intents.trading import amount_text
 
-SETTLED_SECONDS = 20.0
+WAIT_SECONDS = 20.0
 SIDES = {"buy": "BUY", "sell": "SELL", "short": "SELL_SHORT"}
 TIMES = {
     "gtc": "GOOD_TILL_CANCEL",
@@ -268,7 +268,7 @@ class Play:
             return shown == " ".join(words)
 
         try:
-            eventually(is_so, SETTLED_SECONDS)
+            eventually(is_so, WAIT_SECONDS)
         except AssertionError:
             raise AssertionError(f"{line.strip()}: {number} is {shown}") from None
 

@@ -14,7 +14,7 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.slow
 
 TAKEOVER_SECONDS = 7.0
-SETTLED_SECONDS = 20.0  # on a busy machine; no rule says how soon
+WAIT_SECONDS = 20.0  # on a busy machine; no rule says how soon
 
 
 # Takes more than five seconds: a killed worker holds its leases that long.
@@ -30,10 +30,10 @@ def test_a_killed_workers_accounts_are_worked_by_another(urls: Urls, tmp_path: P
                 worker_processes.statuses() == {}
                 and worker_processes.tables.value("SELECT count(*) FROM leases") == 2
             ),
-            SETTLED_SECONDS,
+            WAIT_SECONDS,
         )
         with worker_processes.worker():
-            eventually(lambda: bool(worker_processes.tables.value(holders) == 2), SETTLED_SECONDS)
+            eventually(lambda: bool(worker_processes.tables.value(holders) == 2), WAIT_SECONDS)
             first.process.kill()
             killed = time.monotonic()
             worker_processes.submit_all([create(market())] * 2)
@@ -52,7 +52,7 @@ def test_a_worker_that_ends_hands_over_at_once(urls: Urls, tmp_path: Path) -> No
     ):
         eventually(
             lambda: bool(worker_processes.tables.value("SELECT count(*) FROM leases") == 2),
-            SETTLED_SECONDS,
+            WAIT_SECONDS,
         )
         worker_id = worker_processes.tables.value("SELECT id FROM workers")
         with worker_processes.worker():
@@ -77,12 +77,12 @@ def test_an_account_says_whether_it_is_connected(urls: Urls, tmp_path: Path) -> 
 
         assert connection() == "disconnected"
         with worker_processes.worker() as worker:
-            eventually(lambda: connection() == "connected", SETTLED_SECONDS)
+            eventually(lambda: connection() == "connected", WAIT_SECONDS)
             worker.process.kill()
-            eventually(lambda: connection() == "disconnected", SETTLED_SECONDS)
+            eventually(lambda: connection() == "disconnected", WAIT_SECONDS)
             worker.process.wait()
         with worker_processes.worker():
-            eventually(lambda: connection() == "connected", SETTLED_SECONDS)
+            eventually(lambda: connection() == "connected", WAIT_SECONDS)
         listed = worker_processes.api.client.get(
             "/v1/accounts", headers=worker_processes.headers
         ).json()["data"]
@@ -100,17 +100,15 @@ def test_the_platform_cancels_what_has_worked_too_long(urls: Urls, tmp_path: Pat
         until_connected(worker_processes)
         stale = worker_processes.submit(create(limit("5", "1")))
         other = worker_processes.submit(create(limit("5", "1"), symbol="MSFT"))
-        eventually(lambda: worker_processes.statuses() == {"NEW": 2}, SETTLED_SECONDS)
+        eventually(lambda: worker_processes.statuses() == {"NEW": 2}, WAIT_SECONDS)
         worker_processes.submit(replace(stale, limit("6", "1")))
-        eventually(lambda: worker_processes.statuses() == {"NEW": 2}, SETTLED_SECONDS)
+        eventually(lambda: worker_processes.statuses() == {"NEW": 2}, WAIT_SECONDS)
         url = f"/v1/controls/accounts/{worker_processes.accounts[0]}/symbols/AAPL/time"
         answer = worker_processes.api.client.patch(
             url, json={"stale_order_millis": 4_000}, headers=worker_processes.headers
         )
         assert answer.status_code == 200, answer.text
-        eventually(
-            lambda: worker_processes.statuses() == {"NEW": 1, "CANCELLED": 1}, SETTLED_SECONDS
-        )
+        eventually(lambda: worker_processes.statuses() == {"NEW": 1, "CANCELLED": 1}, WAIT_SECONDS)
         order = worker_processes.orders()[stale]
         records = worker_processes.actions(stale)
         assert [(record["action_type"], record["principal_type"]) for record in records] == [
@@ -140,7 +138,7 @@ def test_the_setting_says_how_often_accounts_with_open_orders_are_reconciled(
     ):
         until_connected(worker_processes)
         worker_processes.submit(create(limit("5", "1")))
-        eventually(lambda: worker_processes.statuses() == {"NEW": 1}, SETTLED_SECONDS)
+        eventually(lambda: worker_processes.statuses() == {"NEW": 1}, WAIT_SECONDS)
         worker_processes.tables.execute(  # no event reports it
             "INSERT INTO paper_holdings VALUES ($1::text::uuid, 'MSFT', 7, 0, NULL, 0, 0, 0)",
             worker_processes.accounts[0],
@@ -153,7 +151,7 @@ def test_the_setting_says_how_often_accounts_with_open_orders_are_reconciled(
             ]
             return [(each["symbol"], each["broker_quantity"]) for each in found]
 
-        eventually(lambda: reported() == [("MSFT", "7")], SETTLED_SECONDS)
+        eventually(lambda: reported() == [("MSFT", "7")], WAIT_SECONDS)
 
 
 @pytest.mark.deadline
@@ -165,7 +163,7 @@ def test_an_account_that_is_locked_keeps_no_other_accounts_stale_orders_working(
         until_connected(worker_processes)
         older = [worker_processes.submit(create(limit("5", "1")), locked) for _ in range(3)]
         other = worker_processes.submit(create(limit("5", "1")), free)
-        eventually(lambda: worker_processes.statuses() == {"NEW": 4}, SETTLED_SECONDS)
+        eventually(lambda: worker_processes.statuses() == {"NEW": 4}, WAIT_SECONDS)
         holder = Tables(urls.owner)
         try:
             holder.execute("BEGIN")
@@ -184,7 +182,7 @@ def test_an_account_that_is_locked_keeps_no_other_accounts_stale_orders_working(
             assert worker_processes.statuses() == {"NEW": 3, "CANCELLED": 1}
         finally:
             holder.close()
-        eventually(lambda: worker_processes.statuses() == {"CANCELLED": 4}, SETTLED_SECONDS)
+        eventually(lambda: worker_processes.statuses() == {"CANCELLED": 4}, WAIT_SECONDS)
         assert set(worker_processes.journal()) == {*older, other}
 
 
@@ -197,14 +195,14 @@ def test_commands_that_never_arrived_are_sent_again(urls: Urls, tmp_path: Path) 
         until_connected(worker_processes)
         worker_processes.script("lose", command="SUBMIT", remaining=1)
         intent = worker_processes.submit(create(limit("5", "1")))
-        eventually(lambda: worker_processes.statuses() == {"UNKNOWN": 1}, SETTLED_SECONDS)
+        eventually(lambda: worker_processes.statuses() == {"UNKNOWN": 1}, WAIT_SECONDS)
         assert worker_processes.journal() == {}
 
         def is_sent_again() -> bool:
             worker_processes.hurry_proofs()
             return worker_processes.statuses() == {"NEW": 1}
 
-        eventually(is_sent_again, SETTLED_SECONDS)
+        eventually(is_sent_again, WAIT_SECONDS)
         worker_processes.heal()
         worker_processes.script("lose", command="CANCEL", remaining=2)
         worker_processes.submit(cancel(intent))
@@ -215,7 +213,7 @@ def test_commands_that_never_arrived_are_sent_again(urls: Urls, tmp_path: Path) 
             )
             return worker_processes.statuses() == {"CANCELLED": 1}
 
-        eventually(is_cancelled, SETTLED_SECONDS)
+        eventually(is_cancelled, WAIT_SECONDS)
         assert worker_processes.journal() == {intent: ["SUBMIT", "CANCEL"]}
         assert worker_processes.assert_true() == 1
 
@@ -245,7 +243,7 @@ def test_a_broker_that_takes_ten_seconds_holds_no_claim_that_long(
                 oldest = max(oldest, age or 0.0)
                 return bool(worker_processes.orders()[intent]["order_status"] == "FILLED")
 
-            eventually(is_known, SETTLED_SECONDS)
+            eventually(is_known, WAIT_SECONDS)
             assert 3 < oldest < 5
         assert worker_processes.journal() == {intent: ["SUBMIT"]}
 
@@ -265,9 +263,7 @@ def test_a_symbol_with_a_resting_order_and_no_trade_has_no_position(
         with worker_processes.worker() as worker:
             resting = worker_processes.submit(create(limit("10", "1")))
             worker_processes.submit(create(market(), symbol="MSFT"))
-            eventually(
-                lambda: worker_processes.statuses() == {"NEW": 1, "FILLED": 1}, SETTLED_SECONDS
-            )
+            eventually(lambda: worker_processes.statuses() == {"NEW": 1, "FILLED": 1}, WAIT_SECONDS)
             assert worker.stop() == 0
         with worker_processes.worker() as worker:
             until_connected(worker_processes)  # it has read what the broker reports
@@ -275,7 +271,7 @@ def test_a_symbol_with_a_resting_order_and_no_trade_has_no_position(
             worker_processes.submit(cancel(resting))
             eventually(
                 lambda: worker_processes.statuses() == {"CANCELLED": 1, "FILLED": 1},
-                SETTLED_SECONDS,
+                WAIT_SECONDS,
             )
             assert worker.stop() == 0
         with worker_processes.worker():

@@ -20,10 +20,10 @@ DISABLINGS = {
     "outside_trading_window": "INSERT INTO symbol_times (account_id, symbol, organization_id, trading_start,"
     " trading_end) SELECT id, 'AAPL', organization_id, t - interval '2 h', t - interval '1 h' FROM accounts,"
     " (SELECT (clock_timestamp() AT TIME ZONE 'UTC')::time(0) AS t) AS now",
-    "max_order_quantity": "INSERT INTO trading_limits (owner_id, organization_id, rules, needs_tracking)"
-    """ SELECT organization_id, organization_id, '{"max_order_quantity": "4.9"}', false FROM accounts LIMIT 1""",
-    "allowed_symbols": "INSERT INTO trading_limits (owner_id, organization_id, rules, needs_tracking)"
-    """ SELECT id, organization_id, '{"allowed_symbols": ["MSFT"]}', false FROM accounts""",
+    "max_order_quantity": "INSERT INTO trading_limits (owner_id, organization_id, rules)"
+    """ SELECT organization_id, organization_id, '{"max_order_quantity": "4.9"}' FROM accounts LIMIT 1""",
+    "allowed_symbols": "INSERT INTO trading_limits (owner_id, organization_id, rules)"
+    """ SELECT id, organization_id, '{"allowed_symbols": ["MSFT"]}' FROM accounts""",
     "account_disabled": "UPDATE accounts SET disabled = true",
 }
 
@@ -124,7 +124,7 @@ async def test_a_replace_that_grew_old_is_dropped(urls: Urls) -> None:
         assert (order["quantity"], order["reason"]) == (10, "stale")
 
 
-async def test_while_the_broker_is_away_only_what_needs_no_broker_is_settled(urls: Urls) -> None:
+async def test_while_the_broker_is_away_only_what_needs_no_broker_is_ended(urls: Urls) -> None:
     async with open_in_process(urls) as in_process:
         in_process.venue.is_away = True
         old = await in_process.create()
@@ -180,8 +180,8 @@ async def test_a_short_sale_that_is_no_longer_allowed_is_not_sent(urls: Urls) ->
             for side in (OrderSide.SELL, OrderSide.SELL_SHORT)
         }
         await writer.owner.execute(
-            "INSERT INTO trading_limits (owner_id, organization_id, symbol, rules, needs_tracking)"
-            """ SELECT id, organization_id, 'AAPL', '{"allow_short": false}', true FROM accounts"""
+            "INSERT INTO trading_limits (owner_id, organization_id, symbol, rules)"
+            """ SELECT id, organization_id, 'AAPL', '{"allow_short": false}' FROM accounts"""
         )
         async with executing(in_process):
             order = await in_process.until_status(

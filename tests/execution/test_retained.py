@@ -16,7 +16,8 @@ from trading_intents.clock import TimeRange
 from trading_intents.ids import OrganizationId
 from trading_intents.orders import events, service, store
 from trading_intents.orders.events import retained_orders, retained_positions
-from trading_intents.orders.service import OrderFilter, Orders
+from trading_intents.orders.service import Orders
+from trading_intents.orders.store import OrderFilter
 from trading_intents.prices.model import PriceRules
 from trading_intents.storage.database import Database
 from trading_intents.stream.model import Event
@@ -132,7 +133,7 @@ async def test_a_rare_filter_reads_a_stretch_of_the_account_at_a_time(
         while after is not None or not walks[-1]:
             page = Page("", 50, after, is_descending)
             found = await orders.list(account, OrderFilter(symbol="RARE"), page)
-            walks[-1].append([row["create_seq"] for row in found.rows])
+            walks[-1].append([row.create_seq for row in found.rows])
             after = found.more_after
     assert walks == [[[1], [], [], [10]], [[10], [], [], [1]]]
     found = await orders.list(account, OrderFilter(), Page("", 50, None))
@@ -160,8 +161,8 @@ async def test_a_reader_of_trades_misses_none_that_commits_late(books: Books) ->
                 rows = await store.list_trades(
                     tx, books.accounts[0], TimeRange(), Page("", 4, after)
                 )
-            seen.extend(row["exec_id"] for row in rows)
-            after = rows[-1]["seq"] if rows else after
+            seen.extend(row.exec_id for row in rows)
+            after = rows[-1].seq if rows else after
             if ended and not rows:
                 return
 

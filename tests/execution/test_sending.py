@@ -211,7 +211,7 @@ async def test_a_create_that_a_rate_limit_refuses_ends_by_its_age(urls: Urls) ->
 
 
 @pytest.mark.deadline
-async def test_a_create_in_back_off_is_settled_by_its_cancel(urls: Urls) -> None:
+async def test_a_create_in_back_off_is_ended_by_its_cancel(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process):
         in_process.venue.acts += [Act.FAIL] * 3
         intent = await in_process.create()

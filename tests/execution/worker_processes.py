@@ -303,10 +303,10 @@ def _count_sessions(worker: Platform) -> float:
     return next(float(line.split()[1]) for line in lines if line.startswith("ti_execution_leases "))
 
 
-def until_settled(worker_processes: WorkerProcesses, limit_seconds: float, hurry: bool) -> float:
+def until_certain(worker_processes: WorkerProcesses, limit_seconds: float, hurry: bool) -> float:
     """No row is unfinished and no order in doubt or on its way."""
 
-    def settled() -> bool:
+    def is_certain() -> bool:
         if hurry:
             worker_processes.hurry_proofs()
         waiting = worker_processes.tables.value(
@@ -316,7 +316,7 @@ def until_settled(worker_processes: WorkerProcesses, limit_seconds: float, hurry
         return worker_processes.unfinished() == 0 and waiting == 0
 
     try:
-        return eventually(settled, limit_seconds)
+        return eventually(is_certain, limit_seconds)
     except AssertionError:
         open_orders = "SELECT * FROM orders WHERE finished_at IS NULL ORDER BY order_id LIMIT 5"
         rows = """
@@ -324,6 +324,6 @@ def until_settled(worker_processes: WorkerProcesses, limit_seconds: float, hurry
             LIMIT 5
         """
         raise AssertionError(
-            f"not settled: {worker_processes.tables.fetch(open_orders)} "
+            f"not certain: {worker_processes.tables.fetch(open_orders)} "
             f"{worker_processes.tables.fetch(rows)}"
         ) from None

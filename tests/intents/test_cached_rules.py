@@ -37,8 +37,7 @@ async def local(urls: Urls) -> AsyncIterator[InProcessWriter]:
     async with open_in_process_writer(urls.login, urls.owner) as local:
         for account in local.accounts:
             await local.owner.execute(
-                "INSERT INTO trading_limits (owner_id, organization_id, rules, needs_tracking)"
-                " VALUES ($1, $2, $3, true)",
+                "INSERT INTO trading_limits (owner_id, organization_id, rules) VALUES ($1, $2, $3)",
                 account,
                 local.organization,
                 msgspec.json.encode(LIMITS).decode(),
@@ -91,8 +90,8 @@ async def test_a_tenants_change_costs_its_neighbour_no_read(
     neighbour, changing = await creates_of(local, 2)
     if is_limited:
         await local.owner.execute(
-            "INSERT INTO trading_limits (owner_id, organization_id, rules, needs_tracking)"
-            " VALUES ($1::text::uuid, $2::text::uuid, $3, true)",
+            "INSERT INTO trading_limits (owner_id, organization_id, rules)"
+            " VALUES ($1::text::uuid, $2::text::uuid, $3)",
             neighbour.account_id,
             neighbour.organization_id,
             msgspec.json.encode(LIMITS).decode(),
@@ -143,8 +142,8 @@ async def test_a_limit_of_another_level_holds_for_the_next_order(
     )
     assert await reasons(local) == []
     await local.owner.execute(
-        "INSERT INTO trading_limits (owner_id, symbol, organization_id, rules, needs_tracking)"
-        """ VALUES ($1, $2, $3, '{"max_order_quantity": "0.5"}', false)""",
+        "INSERT INTO trading_limits (owner_id, symbol, organization_id, rules)"
+        """ VALUES ($1, $2, $3, '{"max_order_quantity": "0.5"}')""",
         owner,
         symbol,
         local.organization,

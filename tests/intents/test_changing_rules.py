@@ -19,10 +19,10 @@ from trading_intents.trading import AccountSymbol, OrderKind, OrderSide, RouteSt
 STEPS = 150
 SYMBOLS = ("AAPL", "MSFT")
 PUT_LIMITS = """
-    INSERT INTO trading_limits (owner_id, symbol, organization_id, rules, needs_tracking)
-    VALUES ($1, $2, $3, $4, $5)
+    INSERT INTO trading_limits (owner_id, symbol, organization_id, rules)
+    VALUES ($1, $2, $3, $4)
     ON CONFLICT (owner_id, symbol) DO UPDATE
-    SET rules = excluded.rules, needs_tracking = excluded.needs_tracking
+    SET rules = excluded.rules
 """
 PUT_BASELINE = """
     INSERT INTO daily_baselines (account_id, organization_id, day, timezone, result)
@@ -94,9 +94,7 @@ async def change_rules(
     texts = {
         name: most if name == "max_open_orders" else str(most) for name, most in limits.items()
     }
-    await local.owner.execute(
-        PUT_LIMITS, *level, local.organization, json.dumps(texts), len(limits) > 1
-    )
+    await local.owner.execute(PUT_LIMITS, *level, local.organization, json.dumps(texts))
 
 
 def create(local: InProcessWriter, account: UUID, symbol: str, quantity: int) -> Submission:

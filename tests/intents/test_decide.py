@@ -391,46 +391,55 @@ rules = st.none() | st.builds(
     st.none(),
     st.none() | st.sampled_from(["UTC", "No/Where"]),
 )
+keys = st.builds(
+    KeyState,
+    organization_id=organizations,
+    environment=st.sampled_from(Environment),
+    permissions=st.frozensets(st.sampled_from(Permission)),
+    entitlements=st.frozensets(st.sampled_from(Entitlement)),
+    disabled=st.booleans(),
+    expires_at=st.none(),
+)
+accounts = st.builds(
+    AccountState,
+    organization_id=organizations,
+    environment=st.sampled_from(Environment),
+    broker=st.sampled_from(["paper", "remote"]),
+    disabled=st.booleans(),
+    closed=st.booleans(),
+    has_credential=st.booleans(),
+)
+orders = st.builds(
+    KnownOrder,
+    account_id=uuids,
+    symbol=symbols,
+    side=sides,
+    route=routes,
+    spec=specs(timed=True),
+    client_reference_id=st.none() | st.text(max_size=5),
+    status=st.sampled_from([*OPEN_STATUSES, *FINAL_STATUSES]),
+    cancel_requested=st.booleans(),
+    replace_pending=st.booleans(),
+    version=st.integers(1, 9),
+    command_seq=st.integers(1, 9),
+)
 states = st.builds(
     SubmissionState,
-    st.none()
-    | st.builds(
-        KeyState,
-        organizations,
-        st.sampled_from(Environment),
-        st.frozensets(st.sampled_from(Permission)),
-        st.frozensets(st.sampled_from(Entitlement)),
-        st.booleans(),
-    ),
-    st.none()
-    | st.builds(
-        AccountState,
-        organizations,
-        st.sampled_from(Environment),
-        st.sampled_from(["paper", "remote"]),
-        st.booleans(),
-        st.booleans(),
-        st.booleans(),
-    ),
-    st.none() | st.sampled_from([PAPER, REMOTE, WITHOUT_REPLACE]),
-    st.none()
-    | st.builds(
-        KnownOrder,
-        uuids,
-        symbols,
-        sides,
-        routes,
-        specs(timed=True),
-        st.none() | st.text(max_size=5),
-        st.sampled_from([*OPEN_STATUSES, *FINAL_STATUSES]),
-        st.booleans(),
-        st.booleans(),
-        st.integers(1, 9),
-        st.integers(1, 9),
-    ),
-    st.none()
+    key=st.none() | keys,
+    account=st.none() | accounts,
+    broker=st.none() | st.sampled_from([PAPER, REMOTE, WITHOUT_REPLACE]),
+    order=st.none() | orders,
+    earlier=st.none()
     | st.builds(EarlierAction, st.sampled_from(["mine", "other"]), uuids, st.integers(1, 9)),
-    st.builds(Controls, organizations, st.just(ACCOUNT), switches, switches, switches, rules),
+    controls=st.builds(
+        Controls,
+        organization_id=organizations,
+        account_id=st.just(ACCOUNT),
+        organization=switches,
+        account=switches,
+        symbol=switches,
+        time=rules,
+    ),
 )
 
 

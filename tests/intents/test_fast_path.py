@@ -21,7 +21,7 @@ from trading_intents.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from trading_intents.intents.writing.batch import Outcome
+from trading_intents.intents.writing.batch import SubmitOutcome
 from trading_intents.web.limits import Bucket
 
 Reply = tuple[int, dict[str, Any], set[str]]
@@ -142,7 +142,7 @@ def test_answers_of_piped_requests_keep_their_order(
 
 
 ONE = Rate(1, 1)
-OUTCOMES: dict[str, Outcome | None] = {
+OUTCOMES: dict[str, SubmitOutcome | None] = {
     "recorded": RECEIPT,
     "replayed": REPLAYED,
     "no room": None,
@@ -166,7 +166,7 @@ KEYS = {"good": {}, "unknown": {"x-api-key": "nobody"}, "weak": {"x-api-key": "w
 
 
 async def compare(
-    outcome: Outcome | None,
+    outcome: SubmitOutcome | None,
     body: bytes | None,
     headers: dict[str, str],
     limited: tuple[dict[Bucket, Rate], dict[Bucket, Rate]] = ({}, {}),

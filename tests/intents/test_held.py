@@ -162,8 +162,8 @@ async def test_a_limits_count_that_is_held_keeps_no_other_organization_waiting(
     limited = in_process_writer.accounts[0]
     others = await creates_of(in_process_writer, 3)
     await in_process_writer.owner.execute(
-        "INSERT INTO trading_limits (owner_id, organization_id, rules, needs_tracking)"
-        """ VALUES ($1, $2, '{"max_open_orders": 3}', true)""",
+        "INSERT INTO trading_limits (owner_id, organization_id, rules)"
+        """ VALUES ($1, $2, '{"max_open_orders": 3}')""",
         limited,
         in_process_writer.organization,
     )

@@ -3,6 +3,7 @@ other accounts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from decimal import Decimal
 from unittest.mock import Mock
 from uuid import UUID, uuid4
 
@@ -14,13 +15,14 @@ from tests.conftest import Urls
 from tests.intents.in_process_writer import InProcessWriter, codes, open_in_process_writer
 from tests.intents.test_held import creates_of
 from tests.intents.test_writer import whole
+from trading_intents.controls.limits.model import LimitState
 from trading_intents.controls.limits.state.statements import read_limit_state
 from trading_intents.intents.model import Cancel, Close, Command, Create, Replace, Spec, Submission
 from trading_intents.intents.writing import lock_waits
 from trading_intents.intents.writing.batch import Receipt
 from trading_intents.intents.writing.statements import COMMIT, ROLLBACK, SKIP, begin
 from trading_intents.storage.pipeline import PipelineRequest, Statement
-from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
+from trading_intents.trading import ZERO, OrderKind, OrderSide, RouteStrategy, Symbol
 
 LIMITS = {"max_open_orders": 1_000, "max_order_notional": "1000000", "max_daily_loss": "50"}
 
@@ -34,8 +36,8 @@ async def local(urls: Urls) -> AsyncIterator[InProcessWriter]:
 async def set_limits(local: InProcessWriter, account: UUID, organization: UUID) -> None:
     await local.owner.execute(
         """
-            INSERT INTO trading_limits (owner_id, organization_id, rules, needs_tracking)
-            VALUES ($1, $2, $3, true)
+            INSERT INTO trading_limits (owner_id, organization_id, rules)
+            VALUES ($1, $2, $3)
         """,
         account,
         organization,
@@ -181,7 +183,9 @@ async def test_an_account_with_many_open_orders_is_judged_without_reading_them(
     # The server may still count what transactions before this one read.
     begun = begin([str(local.organization)], SKIP)
     *_, before, rows, after, _ = await connection.run([*begun, count, read, count, ROLLBACK])
-    assert rows.texts()[0][2:6] == [str(orders), str(orders), str(orders), "0"]
+    state = msgspec.json.decode(rows.texts()[0][2], type=LimitState)
+    assert (state.account_open_orders, state.open_orders) == (orders, orders)
+    assert (state.open_buy, state.open_sell) == (Decimal(orders), ZERO)
     assert after.texts() == before.texts()
 
 
@@ -214,8 +218,12 @@ async def test_an_account_with_many_symbols_is_summed_once_for_a_batch(
         *_, rows, fetched, _ = await connection.run(
             [*begin([str(local.organization)], SKIP), read, count, ROLLBACK]
         )
-        assert [row[2:6] for row in rows.texts()] == [
-            [str(symbols), "1", str(n), "0"] for n in range(1, asked + 1)
+        states = [msgspec.json.decode(text, type=LimitState) for _, _, text in rows.texts()]
+        assert [(each.account_open_orders, each.open_orders) for each in states] == [
+            (symbols, 1)
+        ] * asked
+        assert [(each.open_buy, each.open_sell) for each in states] == [
+            (Decimal(n), ZERO) for n in range(1, asked + 1)
         ]
         assert int(fetched.texts()[0][0]) <= symbols + asked
 

@@ -17,7 +17,7 @@ from tests.intents.in_process_writer import (
 )
 from trading_intents.errors import Unavailable
 from trading_intents.intents.model import Cancel, Create, Spec, Submission
-from trading_intents.intents.writing.batch import Outcome
+from trading_intents.intents.writing.batch import SubmitOutcome
 from trading_intents.intents.writing.queue import (
     CANCEL_RESERVE,
     MAX_WAITING,
@@ -39,7 +39,7 @@ CANCEL = Cancel("an intent")
 def pending(
     organization: str,
     command: Create | Cancel = CREATE,
-    answer: Callable[[Outcome], None] = lambda _: None,
+    answer: Callable[[SubmitOutcome], None] = lambda _: None,
 ) -> PendingSubmission:
     return PendingSubmission(
         Submission(
@@ -121,7 +121,7 @@ def test_whatever_an_organization_takes_the_next_one_has_room() -> None:
 
 def test_a_command_that_nobody_waits_for_takes_no_room() -> None:
     queue = SubmissionQueue()
-    answers = list[Outcome]()
+    answers = list[SubmitOutcome]()
     put = fill(queue, "a")
     for each in put:
         each.answer = answers.append
@@ -133,7 +133,7 @@ def test_a_command_that_nobody_waits_for_takes_no_room() -> None:
 
 def test_a_command_whose_caller_left_while_it_was_tried_is_not_put_back() -> None:
     queue = SubmissionQueue()
-    answers = list[Outcome]()
+    answers = list[SubmitOutcome]()
     queue.put(pending("a", answer=answers.append))
     batch = queue.take(1)
     batch[0].abandon()
@@ -177,7 +177,7 @@ async def test_a_flood_of_one_organization_keeps_no_other_waiting(
         for _ in range(2 * MAX_BATCH):
             in_process_writer.writer.enqueue(flood, lambda _: answered.append("flood"))
 
-        def answer(outcome: Outcome) -> None:
+        def answer(outcome: SubmitOutcome) -> None:
             answered.append(codes([outcome])[0])
             done.set()
 
@@ -187,7 +187,7 @@ async def test_a_flood_of_one_organization_keeps_no_other_waiting(
 
 
 def test_a_command_is_answered_once() -> None:
-    answers: list[Outcome] = []
+    answers: list[SubmitOutcome] = []
     command = pending("a", answer=answers.append)
     first = Unavailable("first")
     command.reply(first)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from uuid import UUID
 
 import asyncpg
+import msgspec
 import pytest
 
 from tests.conftest import Urls
@@ -15,7 +16,8 @@ from trading_intents.controls.limits.state import recent, statements
 from trading_intents.controls.limits.state.recent import (
     RecentByAccount,
     RecentOrders,
-    RecentRead,
+    RecentRequest,
+    RecentRow,
     put_recent,
 )
 from trading_intents.controls.limits.state.statements import read_recent
@@ -38,8 +40,8 @@ async def pair(urls: Urls) -> AsyncIterator[tuple[InProcessWriter, InProcessWrit
         open_in_process_writer(urls.login, urls.owner) as second,
     ):
         await first.owner.execute(
-            "INSERT INTO trading_limits (owner_id, organization_id, rules, needs_tracking)"
-            """ VALUES ($1, $2, '{"max_orders_per_minute": 25, "duplicate_window_millis": 60000}', false)""",
+            "INSERT INTO trading_limits (owner_id, organization_id, rules)"
+            """ VALUES ($1, $2, '{"max_orders_per_minute": 25, "duplicate_window_millis": 60000}')""",
             first.accounts[0],
             first.organization,
         )
@@ -123,8 +125,8 @@ async def test_logs_that_are_long_together_are_not_all_read_with_other_commands(
 ) -> None:
     first, second = pair
     await first.owner.execute(
-        "INSERT INTO trading_limits (owner_id, organization_id, rules, needs_tracking)"
-        """ VALUES ($1, $2, '{"max_orders_per_minute": 9}', false)""",
+        "INSERT INTO trading_limits (owner_id, organization_id, rules)"
+        """ VALUES ($1, $2, '{"max_orders_per_minute": 9}')""",
         first.accounts[1],
         first.organization,
     )
@@ -143,8 +145,8 @@ async def test_reading_one_account_forgets_none_of_the_same_batch(
 ) -> None:
     first, _ = pair
     await first.owner.execute(
-        "INSERT INTO trading_limits (owner_id, organization_id, rules, needs_tracking)"
-        """ VALUES ($1, $2, '{"max_orders_per_minute": 1}', false)""",
+        "INSERT INTO trading_limits (owner_id, organization_id, rules)"
+        """ VALUES ($1, $2, '{"max_orders_per_minute": 1}')""",
         first.accounts[1],
         first.organization,
     )
@@ -195,11 +197,12 @@ async def read(owner: asyncpg.Connection, account: UUID, known: tuple[int, str])
     base = RecentOrders(60_000, now) if known[0] else None
     if base:
         base.head = known
-    asked = RecentRead(str(account), base, 60_000)
+    asked = RecentRequest(str(account), base, 60_000)
     statement = read_recent([asked], may_take_long=True)
-    rows = [tuple(row) for row in await owner.fetch(statement.sql, *statement.arguments)]
-    ((*_, is_known, _),) = [row for row in rows if row[0] == "account"]
-    assert (is_known == "true") == (known[1] == f"{known[0]:064x}")
+    texts = await owner.fetch(statement.sql, *statement.arguments)
+    rows = [msgspec.json.decode(text, type=RecentRow) for (text,) in texts]
+    (is_known,) = [row.is_known for row in rows if row.is_known is not None]
+    assert is_known == (known[1] == f"{known[0]:064x}")
     return put_recent({}, [asked], rows, {str(account): known}, now)
 
 

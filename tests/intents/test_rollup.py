@@ -18,7 +18,7 @@ from tests.intents.in_process_writer import PRICES
 from tests.kept_connections import open_owner
 from tests.waiting import eventually_async
 from trading_intents.clock import SystemClock
-from trading_intents.execution.upkeep import keep_up
+from trading_intents.execution.upkeep import keep_execution
 from trading_intents.ids import id_text
 from trading_intents.intents import store
 from trading_intents.secret import Secret
@@ -368,7 +368,7 @@ async def test_upkeep_rolls_up_and_makes_the_days_partitions(
 ) -> None:
     await book.append(random_actions(1, 500))
     task = asyncio.create_task(
-        keep_up(database.worker, PRICES, SystemClock(), metrics, make_log("error"))
+        keep_execution(database.worker, PRICES, SystemClock(), metrics, make_log("error"))
     )
 
     async def done() -> bool:

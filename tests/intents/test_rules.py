@@ -253,11 +253,11 @@ async def test_every_column_that_decides_is_watched(local: InProcessWriter) -> N
     triggers."""
     read = re.sub(r"\$\d(::\w+)?", r"NULL\1", statements._READ_RULES)
     async with local.owner.transaction():
-        await local.owner.execute(f"CREATE TEMP VIEW scene (a, b, c, d, e, f, g, h) AS {read}")
+        await local.owner.execute(f"CREATE TEMP VIEW rules (row) AS {read}")
         used = await local.owner.fetch(
             """
                 SELECT table_name, column_name FROM information_schema.view_column_usage
-                WHERE view_name = 'scene'
+                WHERE view_name = 'rules'
             """
         )
     triggers = await local.owner.fetch(

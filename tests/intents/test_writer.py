@@ -16,7 +16,7 @@ from trading_intents.errors import Unavailable
 from trading_intents.intents.model import Submission
 from trading_intents.intents.store import ActionRef, find_action
 from trading_intents.intents.writing import writer as writer_module
-from trading_intents.intents.writing.batch import Outcome, Receipt
+from trading_intents.intents.writing.batch import Receipt, SubmitOutcome
 from trading_intents.intents.writing.lock_waits import MAX_WAIT_SECONDS
 from trading_intents.intents.writing.queue import CANCEL_RESERVE, MAX_WAITING
 from trading_intents.storage.grouped import has_committed
@@ -129,7 +129,7 @@ async def test_one_that_nobody_waits_for_is_not_done_and_is_let_go(
     in_process_writer: InProcessWriter,
 ) -> None:
     """A stop waits for all that are not answered, though their clients hung up."""
-    answers: list[Outcome] = []
+    answers: list[SubmitOutcome] = []
     first = asyncio.create_task(
         in_process_writer.submit(in_process_writer.create(in_process_writer.accounts[0]))
     )

@@ -25,7 +25,7 @@ from trading_intents.identity.service import Callers
 from trading_intents.ids import OrganizationId
 from trading_intents.intents.http import submit_route
 from trading_intents.intents.model import Submission
-from trading_intents.intents.writing.batch import Outcome, Receipt
+from trading_intents.intents.writing.batch import Receipt, SubmitOutcome
 from trading_intents.intents.writing.queue import PendingSubmission
 from trading_intents.intents.writing.writer import Writer
 from trading_intents.telemetry import Metrics, make_log
@@ -87,7 +87,7 @@ class NoAccounts:
 class ScriptedWriter:
     """Answers each submission with the outcome; None: it has no room."""
 
-    outcome: Outcome | None
+    outcome: SubmitOutcome | None
     taken: list[Submission] = field(default_factory=list)
     submit = Writer.submit
 
@@ -103,7 +103,7 @@ class Ways:
     """Each instance has limits and metrics of its own, so that two can be compared."""
 
     def __init__(
-        self, outcome: Outcome | None, rates: dict[Bucket, Rate], shared: dict[Bucket, Rate]
+        self, outcome: SubmitOutcome | None, rates: dict[Bucket, Rate], shared: dict[Bucket, Rate]
     ) -> None:
         self.metrics = Metrics()
         clock = ManualClock()

@@ -9,7 +9,7 @@ from uuid import UUID
 import asyncpg
 
 from trading_intents.ids import OrganizationId
-from trading_intents.outbox.intents_queue import FIRST_LANE, claim_in_turn
+from trading_intents.outbox.intents_queue import FIRST_LANE, claim_by_lane
 from trading_intents.outbox.model import ClaimedRow, NewRow, OutboxEventType, Queue
 from trading_intents.outbox.queue import claim, put
 from trading_intents.storage.database import Pool
@@ -57,7 +57,7 @@ async def claim_intents(
 ) -> list[tuple[UUID, int]]:
     """The lanes and ids of the claimed rows, in the order of the ids."""
     token = uuid.uuid4()
-    claiming = claim_in_turn(
+    claiming = claim_by_lane(
         {str(lane): free for lane, free in free_slots.items()}, "true", limit, LIMIT, token
     )
     async with pool.transaction(plans="by_key") as tx:

@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from tests.outbox.rows import LIMIT, Table, claim_intents, claim_rows, new_row, put_rows
-from trading_intents.outbox.intents_queue import claim_in_turn
+from trading_intents.outbox.intents_queue import claim_by_lane
 from trading_intents.outbox.model import OutboxEventType, Queue
 from trading_intents.outbox.queue import CLAIM, claim, complete, put
 from trading_intents.storage.database import Database, Pool
@@ -201,7 +201,7 @@ async def test_a_claim_of_intents_changes_no_index(pool: Pool) -> None:
     lane = uuid.uuid4()
     count = 50
     await put_rows(pool, *(new_row(INTENT, Queue.INTENTS, lane=lane) for _ in range(count)))
-    claiming = claim_in_turn({str(lane): count}, "true", count, LIMIT, uuid.uuid4())
+    claiming = claim_by_lane({str(lane): count}, "true", count, LIMIT, uuid.uuid4())
     async with pool.transaction(plans="by_key") as tx:
         await tx.execute(
             claiming.sql, [lane], [count], count, LIMIT, uuid.uuid4(), uuid.UUID(int=0)
@@ -249,7 +249,7 @@ async def test_partial_indexes_are_used_in_a_table_full_of_finished_rows(
     for statistics in ("SELECT 1", "ANALYZE outbox"):
         await table.connection.execute(statistics)
         plain = await plan(table, CLAIM, f"'accounts', '{{account.created}}', {LIMIT}, 5, 20")
-        claiming = claim_in_turn({str(lane): 5}, "true", 20, LIMIT, uuid.uuid4())
+        claiming = claim_by_lane({str(lane): 5}, "true", 20, LIMIT, uuid.uuid4())
         arguments = [f"'{each!s}'" for each in claiming.arguments if isinstance(each, str)]
         lanes = await plan(table, claiming.sql, ", ".join(arguments))
         for text in (plain, lanes):

@@ -97,8 +97,8 @@ class Watch:
 
     async def over(self) -> bool:
         entries = await read_health(self._database.service)
-        assert sum(entry["count"] for entry in entries) == self._rows
-        assert {entry["status"] for entry in entries} <= set(Status)
+        assert sum(entry.count for entry in entries) == self._rows
+        assert {entry.status for entry in entries} <= set(Status)
         final = {row["id"]: row["status"] for row in await self._table.rows() if row["finished_at"]}
         assert self._final.items() <= final.items()
         self._final = final

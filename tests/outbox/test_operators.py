@@ -67,7 +67,7 @@ async def test_a_drop_archives_and_puts_nothing_in(pool: Pool, table: Table) -> 
 
 @pytest.mark.parametrize("state", ["pending", "processing", "completed", "gone"])
 @pytest.mark.parametrize("work", [operators.retry, operators.drop])
-async def test_only_failed_rows_are_settled_and_all_or_none(
+async def test_only_failed_rows_are_retried_or_dropped_and_all_or_none(
     pool: Pool,
     table: Table,
     state: str,
@@ -108,11 +108,11 @@ async def test_rows_are_listed_by_queue_and_status_oldest_first(pool: Pool, tabl
     await put_rows(pool, new_row("user.deleted", Queue.USERS))
     async with pool.transaction() as tx:
         assert [
-            row["id"] for row in await outbox.list_rows(tx, list(Queue), [Status.FAILED], 2)
+            row.id for row in await outbox.list_rows(tx, list(Queue), [Status.FAILED], 2)
         ] == ids[:2]
         [waiting] = await outbox.list_rows(tx, [Queue.USERS], list(Status), 100)
         assert await outbox.list_rows(tx, [Queue.INTENTS], list(Status), 100) == []
-    assert (waiting["event_type"], waiting["status"], waiting["attempts"]) == (
+    assert (waiting.event_type, waiting.status, waiting.attempts) == (
         "user.deleted",
         Status.PENDING,
         0,

@@ -12,7 +12,7 @@ from tests.outbox.working import LOG, WAIT_SECONDS, done, until, until_finished,
 from tests.proxy import proxied
 from tests.waiting import COUNT_BLOCKED
 from trading_intents.outbox import worker as worker_module
-from trading_intents.outbox.model import ClaimedRow, Done, OutboxEventType, Outcome
+from trading_intents.outbox.model import ClaimedRow, Done, OutboxEventType
 from trading_intents.outbox.worker import Worker
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Database, Pool, open_database
@@ -27,7 +27,7 @@ async def test_no_more_rows_are_claimed_than_there_are_slots(pool: Pool, table: 
     claimed = asyncio.Event()
     gate = asyncio.Event()
 
-    async def handle(row: ClaimedRow) -> Outcome:
+    async def handle(row: ClaimedRow) -> Done:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -64,7 +64,7 @@ async def test_two_workers_never_run_one_row(
 ) -> None:
     ran: list[int] = []
 
-    async def handle(row: ClaimedRow) -> Outcome:
+    async def handle(row: ClaimedRow) -> Done:
         ran.append(row.id)
         await asyncio.sleep(0)
         return writing(row) if row.id % 2 else Done()
@@ -124,7 +124,7 @@ async def test_stopping_waits_for_what_runs_and_gives_back_what_was_not_started(
     go_on = asyncio.Event()
     started: list[int] = []
 
-    async def handle(row: ClaimedRow) -> Outcome:
+    async def handle(row: ClaimedRow) -> Done:
         started.append(row.id)
         entered.set()
         await go_on.wait()
@@ -158,7 +158,7 @@ async def test_stopping_ends_at_its_limit_and_leaves_the_rest_to_others(
 ) -> None:
     entered = asyncio.Event()
 
-    async def handle(row: ClaimedRow) -> Outcome:
+    async def handle(row: ClaimedRow) -> Done:
         entered.set()
         await asyncio.Event().wait()
         raise AssertionError
@@ -175,7 +175,7 @@ async def test_a_database_that_goes_away_does_not_end_the_worker(
 ) -> None:
     handled: list[int] = []
 
-    async def handle(row: ClaimedRow) -> Outcome:
+    async def handle(row: ClaimedRow) -> Done:
         handled.append(row.id)
         return Done()
 

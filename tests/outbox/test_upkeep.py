@@ -30,7 +30,7 @@ async def test_finished_rows_go_by_themselves(
         await table.set(
             row_id, f"status = 'completed', claimed_at = NULL, claim_token = NULL, {finished}"
         )
-    keeping = start_loop(upkeep.keep_up(queue, pool, Metrics(), make_log("error")))
+    keeping = start_loop(upkeep.keep_outbox(queue, pool, Metrics(), make_log("error")))
 
     async def has_pruned() -> bool:
         return [row["id"] for row in await table.rows()] == ids[1:]

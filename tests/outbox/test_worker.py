@@ -1,5 +1,4 @@
-"""The worker's handlers: what they return or raise steers the row, and a success is one
-transaction."""
+"""The worker's handlers: a success is one transaction, and what they raise steers the row."""
 
 import asyncio
 import uuid
@@ -12,7 +11,7 @@ from tests.outbox.rows import LIMIT, Table, new_row, put_rows
 from tests.outbox.working import SteadyClock, until, until_finished, working, writing
 from trading_intents.errors import InvalidRequest
 from trading_intents.outbox import queue
-from trading_intents.outbox.model import ClaimedRow, Done, OutboxEventType, Outcome, Release, Retry
+from trading_intents.outbox.model import ClaimedRow, Done, OutboxEventType
 from trading_intents.storage.database import Pool, Tx
 from trading_intents.telemetry import Metrics
 
@@ -49,7 +48,7 @@ async def effects(table: Table) -> Callable[[], Awaitable[list[int]]]:
 async def test_a_success_and_the_handlers_writes_are_one_transaction(
     pool: Pool, table: Table, effects: Callable[[], Awaitable[list[int]]]
 ) -> None:
-    async def handle(row: ClaimedRow) -> Outcome:
+    async def handle(row: ClaimedRow) -> Done:
         return writing(row)
 
     await put_rows(pool, *(new_row() for _ in range(10)))
@@ -71,7 +70,7 @@ async def test_writes_are_undone_when_the_claim_was_lost_meanwhile(
     go_on = asyncio.Event()
     ended = asyncio.Event()
 
-    async def handle(row: ClaimedRow) -> Outcome:
+    async def handle(row: ClaimedRow) -> Done:
         entered.set()
         await go_on.wait()
         ended.set()
@@ -92,7 +91,7 @@ async def test_writes_are_undone_when_the_claim_was_lost_meanwhile(
 async def test_a_write_that_fails_undoes_everything_and_is_tried_again(
     pool: Pool, table: Table, effects: Callable[[], Awaitable[list[int]]]
 ) -> None:
-    async def handle(row: ClaimedRow) -> Outcome:
+    async def handle(row: ClaimedRow) -> Done:
         async def write(tx: Tx) -> None:
             await tx.execute("INSERT INTO effects VALUES ($1)", row.id)
             raise InvalidRequest("not yet")
@@ -108,9 +107,8 @@ async def test_a_write_that_fails_undoes_everything_and_is_tried_again(
 
 
 @pytest.mark.parametrize(
-    ("outcome", "kept"),
+    ("error", "kept"),
     [
-        (Retry("the broker is asleep"), "the broker is asleep"),
         (InvalidRequest("our own words"), "invalid_request: our own words"),
         (ValueError(MARKER), "ValueError"),
         (TimeoutError(MARKER), "not done within 4 s"),
@@ -118,15 +116,13 @@ async def test_a_write_that_fails_undoes_everything_and_is_tried_again(
     ids=lambda value: type(value).__name__,
 )
 async def test_a_handler_that_fails_is_tried_again_and_only_safe_words_are_kept(
-    pool: Pool, table: Table, monkeypatch: pytest.MonkeyPatch, outcome: Retry | Exception, kept: str
+    pool: Pool, table: Table, monkeypatch: pytest.MonkeyPatch, error: Exception, kept: str
 ) -> None:
     # The second attempt is not to come yet.
     monkeypatch.setattr(queue, "backoff_seconds", lambda attempts: LONG_SECONDS)
 
-    async def handle(row: ClaimedRow) -> Outcome:
-        if isinstance(outcome, Retry):
-            return outcome
-        raise outcome
+    async def handle(row: ClaimedRow) -> Done:
+        raise error
 
     await put_rows(pool, new_row())
     async with working(pool, handle):
@@ -139,26 +135,12 @@ async def test_a_handler_that_fails_is_tried_again_and_only_safe_words_are_kept(
     assert (row["status"], row["attempts"], row["last_error"]) == ("pending", 1, kept)
 
 
-async def test_a_handler_that_releases_gets_its_attempt_back(pool: Pool, table: Table) -> None:
-    handled = 0
-
-    async def handle(row: ClaimedRow) -> Outcome:
-        nonlocal handled
-        handled += 1
-        return Release() if handled <= 20 else Done()
-
-    await put_rows(pool, new_row())
-    async with working(pool, handle):
-        await until_finished(table)
-    assert [(row["status"], row["attempts"]) for row in await table.rows()] == [("completed", 1)]
-
-
 @pytest.mark.deadline
 async def test_a_handler_is_cut_before_its_claim_looks_dead(pool: Pool, table: Table) -> None:
     cut = asyncio.Event()
     claims = list[datetime]()
 
-    async def handle(row: ClaimedRow) -> Outcome:
+    async def handle(row: ClaimedRow) -> Done:
         claims.append(await table.connection.fetchval("SELECT claimed_at FROM outbox"))
         try:
             await asyncio.Event().wait()
@@ -184,7 +166,7 @@ async def test_a_claim_that_grew_old_in_a_paused_process_is_not_started(
 ) -> None:
     started: list[int] = []
 
-    async def handle(row: ClaimedRow) -> Outcome:
+    async def handle(row: ClaimedRow) -> Done:
         started.append(row.id)
         return Done()
 
@@ -208,7 +190,7 @@ async def test_a_poison_row_fails_after_exactly_the_limit_and_stops_nobody(
 ) -> None:
     attempts: list[int] = []
 
-    async def handle(row: ClaimedRow) -> Outcome:
+    async def handle(row: ClaimedRow) -> Done:
         if row.event_type == OutboxEventType.ACCOUNT_DELETED:
             attempts.append(row.attempts)
             raise ValueError
@@ -244,7 +226,7 @@ async def test_one_order_key_runs_in_order_while_others_run_beside_it(
     together = asyncio.Barrier(len(keys))
     running: set[uuid.UUID] = set()
 
-    async def handle(row: ClaimedRow) -> Outcome:
+    async def handle(row: ClaimedRow) -> Done:
         assert row.order_key not in running
         running.add(row.order_key)
         await together.wait()

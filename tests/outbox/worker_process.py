@@ -10,7 +10,7 @@ import signal
 import sys
 
 from trading_intents.clock import SystemClock
-from trading_intents.outbox.model import ClaimedRow, Done, Handler, OutboxEventType, Outcome, Queue
+from trading_intents.outbox.model import ClaimedRow, Done, OutboxEventType, Queue, RowHandler
 from trading_intents.outbox.worker import Worker, WorkerContext
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Tx, open_database
@@ -22,7 +22,7 @@ MAX_WORK_SECONDS = 0.05
 DRAIN_SECONDS = 10
 
 
-async def handle(row: ClaimedRow) -> Outcome:
+async def handle(row: ClaimedRow) -> Done:
     async def write(tx: Tx) -> None:
         await tx.execute("INSERT INTO effects (row_id) VALUES ($1)", row.id)
 
@@ -33,7 +33,7 @@ async def handle(row: ClaimedRow) -> Outcome:
 async def work(url: Secret) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    handlers: dict[str, Handler] = dict.fromkeys(map(str, OutboxEventType), handle)
+    handlers: dict[str, RowHandler] = dict.fromkeys(map(str, OutboxEventType), handle)
     log = make_log("error")
     async with open_database(url, 5, log, Metrics()) as database:
         worker = Worker(

@@ -7,7 +7,7 @@ from datetime import datetime
 from tests.outbox.rows import LIMIT, Table
 from tests.waiting import eventually_async
 from trading_intents.clock import SystemClock
-from trading_intents.outbox.model import ClaimedRow, Done, Handler, OutboxEventType, Outcome, Queue
+from trading_intents.outbox.model import ClaimedRow, Done, OutboxEventType, Queue, RowHandler
 from trading_intents.outbox.worker import Worker, WorkerContext
 from trading_intents.storage.database import Pool, Tx
 from trading_intents.telemetry import Metrics, make_log
@@ -26,7 +26,7 @@ class SteadyClock(SystemClock):
 @contextlib.asynccontextmanager
 async def working(
     pool: Pool,
-    handlers: Handler | Mapping[str, Handler],
+    handlers: RowHandler | Mapping[str, RowHandler],
     slots: int = 20,
     metrics: Metrics | None = None,
     clock: SystemClock | None = None,
@@ -56,7 +56,7 @@ async def until_finished(table: Table) -> None:
     await until(finished)
 
 
-async def done(row: ClaimedRow) -> Outcome:
+async def done(row: ClaimedRow) -> Done:
     return Done()
 
 

@@ -13,8 +13,8 @@ from tests.conftest import Urls
 from tests.execution.worker_processes import (
     WorkerProcesses,
     open_worker_processes,
+    until_certain,
     until_connected,
-    until_settled,
 )
 from tests.intents.http_client import create, market
 from tests.processes.conftest import pids
@@ -66,7 +66,7 @@ def test_orders_are_accepted_beside_a_killed_worker_and_filled_once_by_the_next(
         until_connected(processes)
         before = pids(processes.api)
         submit_while(processes, orders, signal.SIGKILL, before["worker-1"])
-        until_settled(processes, SETTLED_SECONDS, hurry=True)
+        until_certain(processes, SETTLED_SECONDS, hurry=True)
         assert processes.statuses() == {"FILLED": orders}
         after = pids(processes.api)
         assert after["api"] == before["api"]
@@ -84,7 +84,7 @@ def test_another_worker_takes_the_accounts_of_a_frozen_one(
         before = pids(processes.api)
         submit_while(processes, orders, signal.SIGSTOP, before["worker-1"])
         try:
-            until_settled(processes, SETTLED_SECONDS, hurry=True)
+            until_certain(processes, SETTLED_SECONDS, hurry=True)
             assert processes.statuses() == {"FILLED": orders}
             leased = 'ti_execution_leases{process="worker-2"} 4.0'
             eventually(
@@ -112,6 +112,6 @@ def test_a_worker_that_fails_again_and_again_is_restarted_ever_more_slowly(
                 lambda dead=worker: pids(processes.api)["worker-1"] != dead,  # type: ignore[misc]  # a default binds it
                 TAKEN_OVER_SECONDS,
             )
-        until_settled(processes, SETTLED_SECONDS, hurry=True)
+        until_certain(processes, SETTLED_SECONDS, hurry=True)
         assert processes.statuses() == {"FILLED": kills}
         assert_executed_once(processes)

@@ -29,7 +29,7 @@ pytest_plugins = ("tests.started_dirs",)
 pytestmark = pytest.mark.slow
 
 KEYS = ("vault-keys.json", "identity-key.pem", "identity-issuer", "demo.json")
-SETTLED_SECONDS = 30
+RESTORED_SECONDS = 30
 ORDER = {
     "command": {
         "type": "CREATE",
@@ -148,7 +148,7 @@ def test_orders_that_waited_in_a_restored_backup_expire_and_are_not_sent(
     with serving(folder) as platform, tables_of(folder) as tables:
         account = DemoAccount(platform, folder)
 
-        def settled() -> bool:
+        def all_expired() -> bool:
             tables.execute(
                 """
                     UPDATE orders SET absent_at = absent_at - interval '10 s',
@@ -158,7 +158,7 @@ def test_orders_that_waited_in_a_restored_backup_expire_and_are_not_sent(
             )
             return all(order["order_status"] == "EXPIRED" for order in account.orders())
 
-        eventually(settled, SETTLED_SECONDS)
+        eventually(all_expired, RESTORED_SECONDS)
         assert {order["reason"] for order in account.orders()} == {"stale"}
         assert {order["intent_id"] for order in account.orders()} == placed
         assert tables.value("SELECT count(*) FROM paper_orders") == 0
@@ -174,7 +174,7 @@ def test_orders_that_waited_in_a_restored_backup_expire_and_are_not_sent(
         ended = tables.fetch("SELECT resumed_principal_type, resumed_principal_id FROM halts")
         assert all(row["resumed_principal_id"].startswith("operator ") for row in ended)
         account.order()
-        eventually(lambda: account.orders()[-1]["order_status"] == "FILLED", SETTLED_SECONDS)
+        eventually(lambda: account.orders()[-1]["order_status"] == "FILLED", RESTORED_SECONDS)
 
 
 def test_increments_are_put_together_and_any_of_them_can_be_restored(
@@ -296,7 +296,7 @@ def test_a_restore_that_is_killed_leaves_nothing_or_marked_data(
             process.wait(whole_seconds * kill / (kills + 1))
         process.kill()
         process.wait()
-        eventually(lambda: all_gone(folder) and all_gone(folder / "restoring"), SETTLED_SECONDS)
+        eventually(lambda: all_gone(folder) and all_gone(folder / "restoring"), RESTORED_SECONDS)
         if (folder / "postgres").exists():
             with server(folder) as urls, psycopg.connect(urls.owner.reveal()) as owner:
                 assert owner.execute("SELECT count(restored_at) FROM commands").fetchone() == (3,)

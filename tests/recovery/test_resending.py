@@ -101,20 +101,20 @@ class InFlight:
 
 async def put_on_the_way(in_process: InProcessExecution) -> InFlight:
     async with executing(in_process):
-        settled = [await in_process.create() for _ in range(3)]
-        for intent in settled:
+        sent_before = [await in_process.create() for _ in range(3)]
+        for intent in sent_before:
             await in_process.until_status(intent, "NEW")
         in_process.venue.acts += [Act.LOSE] * FEW
         doubted = [await in_process.create() for _ in range(FEW)]
         await until_all_missed(in_process, FEW)
-    await in_process.replace(settled[0], "7")
-    await in_process.replace(settled[1], "7")
-    await in_process.cancel(settled[2])
+    await in_process.replace(sent_before[0], "7")
+    await in_process.replace(sent_before[1], "7")
+    await in_process.cancel(sent_before[2])
     filled, working, never_sent, marked = [
         [await in_process.create() for _ in range(MANY)] for _ in range(4)
     ]
     await mark(in_process, marked)
-    replaced, to_replace, to_cancel = settled
+    replaced, to_replace, to_cancel = sent_before
     return InFlight(
         filled=filled,
         working=working,

@@ -16,7 +16,7 @@ from trading_intents.controls.halts.model import (
 )
 from trading_intents.controls.halts.service import start_halt
 from trading_intents.errors import NotHalted
-from trading_intents.execution.restored.marking import mark_restored, resume_restored
+from trading_intents.execution.restored.restoring import restore_commands, resume_restored
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Database
 
@@ -45,7 +45,7 @@ async def test_a_halt_that_stood_stays_and_the_others_are_resumed(
     scope = HaltScope(OrganizationId(stopped))
     async with database.worker.transaction() as tx:
         await start_halt(tx, uuid4(), scope, HaltTerms("model review"), admin)
-    await mark_restored(database.worker, "op", "restored")
+    await restore_commands(database.worker, "op", "restored")
     assert await standing(owner) == {stopped: ("model review", True), other: ("restored", False)}
     with pytest.raises(NotHalted):
         await resume_restored(database.worker, "op", str(stopped))
@@ -62,6 +62,6 @@ async def test_a_halt_that_stood_stays_and_the_others_are_resumed(
 
 async def test_a_restore_without_halts_leaves_trading_on(urls: Urls, database: Database) -> None:
     owner, *_ = await two_organizations(urls)
-    await mark_restored(database.worker, "op", "restored", halts=False)
+    await restore_commands(database.worker, "op", "restored", halts=False)
     assert await standing(owner) == {}
     await owner.close()

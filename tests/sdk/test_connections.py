@@ -18,7 +18,10 @@ from trading_intents_client.stream.grpc_source import DESCRIPTION
 from trading_intents_client.transport.http import CONNECT_SECONDS, READ_SECONDS
 
 ROOT = Path(__file__).parents[2]
-ALIVE = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 18\r\n\r\n{"status":"alive"}'
+ALIVE = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+    b'content-length: 18\r\n\r\n{"status":"alive"}'
+)
 SHORT_SECONDS = 0.2
 
 

@@ -25,7 +25,10 @@ UNKNOWN = b'{"code": "outcome_unknown", "status": 503, "title": "t", "detail": "
 
 
 def answer(status: bytes, body: bytes) -> bytes:
-    head = b"HTTP/1.1 %s\r\ncontent-type: application/problem+json\r\nretry-after: 0\r\ncontent-length: %d\r\n\r\n"
+    head = (
+        b"HTTP/1.1 %s\r\ncontent-type: application/problem+json\r\n"
+        b"retry-after: 0\r\ncontent-length: %d\r\n\r\n"
+    )
     return head % (status, len(body)) + body
 
 

@@ -35,9 +35,15 @@ from trading_intents_client.types.enums import EventTransport
 
 LIMIT_SECONDS = 60
 ORDER: dict[str, Any] = {
-    "order_id": "o", "intent_id": "o", "account_id": "a", "organization_id": "g", "symbol": "S", "quantity": "1",
-    "order_state": "ORDER_STATE_OPEN", "order_status": "ORDER_STATUS_NEW",
-}  # fmt: skip
+    "order_id": "o",
+    "intent_id": "o",
+    "account_id": "a",
+    "organization_id": "g",
+    "symbol": "S",
+    "quantity": "1",
+    "order_state": "ORDER_STATE_OPEN",
+    "order_status": "ORDER_STATUS_NEW",
+}
 PRIMED = b"\x42\x02\x08\x02\x7a\x02c1"  # primed { event_type: BROKER_POSITION }, cursor: "c1"
 Handler = Callable[[bytes, Any], AsyncIterator[bytes]]
 

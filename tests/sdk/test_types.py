@@ -235,9 +235,19 @@ def test_plain_text_errors_and_oauth_errors_are_typed(
 def test_secrets_are_in_no_repr() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     key = CreatedApiKey(
-        id="i", organization_id="o", name="n", environment="paper", permissions=(), disabled=False, hint="abcd",  # type: ignore[arg-type]  # a name will do
-        last_used_at=None, created_at=at, updated_at=at, version=1, api_key="tip_paper_secret",
-    )  # fmt: skip
+        id="i",
+        organization_id="o",
+        name="n",
+        environment="paper",  # type: ignore[arg-type]  # a name will do
+        permissions=(),
+        disabled=False,
+        hint="abcd",
+        last_used_at=None,
+        created_at=at,
+        updated_at=at,
+        version=1,
+        api_key="tip_paper_secret",
+    )
     client = TradingClient("http://x", api_key="tip_paper_secret")
     for shown in (key, client, client.account("a"), client._wrapped._transport.endpoint):
         assert "secret" not in repr(shown)

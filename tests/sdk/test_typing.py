@@ -18,7 +18,8 @@ PROGRAM = """
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from trading_intents_client import FILLED, AsyncTradingClient, GapEvent, NoPosition, OrderEvent, TradingClient, errors
+from trading_intents_client import FILLED, AsyncTradingClient, GapEvent, NoPosition, OrderEvent
+from trading_intents_client import TradingClient, errors
 
 
 def main() -> None:

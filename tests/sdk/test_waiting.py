@@ -34,11 +34,26 @@ IDS = {
     "quantity": "5",
 }
 ORDER: dict[str, Any] = IDS | {
-    "command_seq": 1, "external_order_id": None, "environment": "paper", "broker": "paper", "order_type": "LIMIT",
-    "order_side": "BUY", "limit_price": "1", "stop_price": None, "average_price": None, "route_strategy": "SMART",
-    "filled_quantity": "0", "time_in_force": "DAY", "client_reference_id": None, "reason": None, "flags": [],
-    "broker_sent_at": None, "received_at": AT, "created_at": AT, "updated_at": AT,
-}  # fmt: skip
+    "command_seq": 1,
+    "external_order_id": None,
+    "environment": "paper",
+    "broker": "paper",
+    "order_type": "LIMIT",
+    "order_side": "BUY",
+    "limit_price": "1",
+    "stop_price": None,
+    "average_price": None,
+    "route_strategy": "SMART",
+    "filled_quantity": "0",
+    "time_in_force": "DAY",
+    "client_reference_id": None,
+    "reason": None,
+    "flags": [],
+    "broker_sent_at": None,
+    "received_at": AT,
+    "created_at": AT,
+    "updated_at": AT,
+}
 
 
 def record(status: str, version: int, state: str = "OPEN") -> OrderRecord:

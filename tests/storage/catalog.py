@@ -40,8 +40,8 @@ CATALOG = """
                   with_check)
     FROM pg_policies WHERE schemaname = 'public'
     UNION ALL
-    SELECT format('type %s kind %s owner %s acl %s labels %s', typname, typtype, typowner::regrole,
-        typacl,
+    SELECT format('type %s kind %s of %s owner %s acl %s labels %s', typname, typtype,
+        format_type(nullif(typbasetype, 0), typtypmod), typowner::regrole, typacl,
                   (SELECT array_agg(enumlabel ORDER BY enumsortorder) FROM pg_enum
                       WHERE enumtypid = t.oid))
     FROM pg_type t WHERE typnamespace = 'public'::regnamespace

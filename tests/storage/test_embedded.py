@@ -295,8 +295,7 @@ class busy:  # noqa: N801 - reads as a clause
 
     async def __aenter__(self) -> None:
         self._connection = await asyncpg.connect(self._url)
-        loop = """
-            DO $$ BEGIN PERFORM count(*) FROM generate_series(1, 1000000000) AS a (n)
+        loop = """DO $$ BEGIN PERFORM count(*) FROM generate_series(1, 1000000000) AS a (n)
             WHERE a.n % 7 = 9; END $$
         """
         self._query = asyncio.create_task(self._connection.execute(loop))

@@ -34,7 +34,7 @@ async def test_postgres_15_can_be_migrated_and_used(external: str) -> None:
         Secret(external.replace("postgres@/postgres", f"{name}@/platform"))
         for name in ("admin", "app")
     )
-    assert (await migrate(owner, login, LOG))[0] == "0001_foundation.sql"
+    assert (await migrate(owner, login, LOG))[0] == "0001_baseline.sql"
     assert await pending(login) == []
     async with open_database(login, 2, LOG, Metrics()) as database:
         async with database.service.transaction([UUID(int=7)]) as tx:

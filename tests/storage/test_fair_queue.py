@@ -1,11 +1,11 @@
-"""Fair queues: who is served next, whatever one organization queues; and a turn of the event loop
+"""Fair queues: who is served next, whatever one organization queues; and a slot of the event loop
 for each."""
 
 import asyncio
 
 import pytest
 
-from trading_intents.loops import FairQueue, LoopTurns
+from trading_intents.loops import FairQueue, LoopSlots
 
 
 def filled(*items: str) -> FairQueue[str, str]:
@@ -22,7 +22,7 @@ def test_groups_are_served_in_turn_and_their_items_in_order() -> None:
     assert queue.count == 0
 
 
-def test_a_group_that_may_not_take_keeps_its_turn() -> None:
+def test_a_group_that_may_not_take_keeps_its_rank() -> None:
     queue = filled("a1", "b1", "b2")
     assert queue.pop(lambda group: group == "b") == "b1"
     assert queue.pop(lambda group: group == "c") is None
@@ -38,12 +38,12 @@ def test_a_removed_item_is_not_taken_and_a_taken_one_is_not_removed() -> None:
 
 
 async def test_one_caller_goes_on_in_each_iteration_of_the_loop_and_groups_in_turn() -> None:
-    turns = LoopTurns[str]()
+    slots = LoopSlots[str]()
     went_on = list[tuple[str, int]]()
     iterations = 0
 
     async def work(group: str) -> None:
-        await turns.take(group)
+        await slots.take(group)
         went_on.append((group, iterations))
 
     tasks = [asyncio.create_task(work(group)) for group in "aaaab"]
@@ -54,13 +54,13 @@ async def test_one_caller_goes_on_in_each_iteration_of_the_loop_and_groups_in_tu
     assert len({iteration for _, iteration in went_on}) == 5
 
 
-async def test_a_caller_that_is_cancelled_passes_its_turn_on() -> None:
-    turns = LoopTurns[str]()
-    first, second, third = (asyncio.create_task(turns.take("a")) for _ in range(3))
+async def test_a_caller_that_is_cancelled_passes_its_slot_on() -> None:
+    slots = LoopSlots[str]()
+    first, second, third = (asyncio.create_task(slots.take("a")) for _ in range(3))
     await first
     second.cancel()
     async with asyncio.timeout(10):
         await third
-        await turns.take("a")
+        await slots.take("a")
     with pytest.raises(asyncio.CancelledError):
         await second

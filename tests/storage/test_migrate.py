@@ -1,6 +1,7 @@
 """Migrations: applied once, in order, by whoever may; refused when history does not fit."""
 
 import asyncio
+import shutil
 import uuid
 from collections.abc import AsyncIterator
 from io import StringIO
@@ -10,18 +11,21 @@ import asyncpg
 import pytest
 
 from tests.conftest import Urls
+from tests.platform import environment, run_command
 from tests.proxy import Verdict, proxied
 from tests.storage.catalog import describe, unprotected_tables
+from tests.storage.made_up import MADE_UP
 from tests.waiting import COUNT_BLOCKED, eventually_async
 from trading_intents.errors import StartupRefused, Unavailable
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Database, open_database
-from trading_intents.storage.migrate import FOLDER, migrate, pending, read_files
+from trading_intents.storage.migrate import FOLDER, Migration, migrate, pending, read_files
 from trading_intents.telemetry import Metrics, make_log
 
 LOG = make_log("error")
 ANSWER_SECONDS = 10
 SCHEMA = FOLDER.with_name("schema.sql")
+BASELINE = FOLDER / "0001_baseline.sql"
 # A caller is looked up here before the organization is known.
 IDENTITY_TABLES = {"memberships", "api_keys"}
 
@@ -57,9 +61,8 @@ async def owner(urls: Urls) -> AsyncIterator[asyncpg.Connection]:
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """Three migrations of our own after the real first one."""
-    for path in sorted(FOLDER.glob("0001_*.sql")):
-        (tmp_path / path.name).write_text(path.read_text())
+    """Two migrations of our own after the real first one."""
+    shutil.copy(BASELINE, tmp_path)
     for version in (2, 3):
         (tmp_path / f"000{version}_step.sql").write_text(f"CREATE TABLE step{version} (n bigint);")
     return tmp_path
@@ -103,7 +106,7 @@ async def test_nothing_is_public(owner: asyncpg.Connection) -> None:
 
 async def test_each_file_is_applied_once(empty: Urls, files: Path) -> None:
     assert await pending(empty.login, files) == [
-        "0001_foundation.sql",
+        "0001_baseline.sql",
         "0002_step.sql",
         "0003_step.sql",
     ]
@@ -203,6 +206,26 @@ async def test_a_changed_file_is_refused_by_name(empty: Urls, files: Path) -> No
     (files / "0002_step.sql").write_text("CREATE TABLE other (n bigint);")
     with pytest.raises(StartupRefused, match=r"0002_step\.sql was changed"):
         await migrate(empty.owner, empty.login, LOG, files)
+
+
+@pytest.mark.parametrize("command", ["migrate", "serve"])
+async def test_a_database_of_another_baseline_is_refused_with_what_to_do(
+    empty: Urls, files: Path, tmp_path_factory: pytest.TempPathFactory, command: str
+) -> None:
+    """As one of a build from before the first release: its other migrations do not matter."""
+    (files / BASELINE.name).write_text(BASELINE.read_text() + "-- of another build")
+    await migrate(empty.owner, empty.login, LOG, files)
+    settings = {
+        "DATABASE_URL": empty.login.reveal(),
+        "DATABASE_OWNER_URL": empty.owner.reveal(),
+    }
+    environ = environment(tmp_path_factory.mktemp("data"), settings)
+    done = await asyncio.to_thread(run_command, environ, command)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "made by a build with another 0001_baseline.sql" in line
+    assert "export what you need" in line
+    assert "drop the database (if it is embedded, remove the folder" in line
 
 
 @pytest.mark.parametrize(
@@ -367,20 +390,30 @@ async def locks_of(urls: Urls, owner: asyncpg.Connection, text: str) -> list[tup
 
 
 async def test_the_locks_that_a_migration_is_said_to_take_are_those_it_takes(
-    empty: Urls, tmp_path: Path
+    empty: Urls, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Of every migration so far, by what PostgreSQL itself says at the end of each."""
-    await migrate(empty.owner, empty.login, LOG, tmp_path)  # the roles only
+    """Of every migration, and of made-up ones, by what PostgreSQL itself says at the end of
+    each."""
+    roles_only = tmp_path_factory.mktemp("none")
+    await migrate(empty.owner, empty.login, LOG, roles_only)
+    made_up = tmp_path_factory.mktemp("made_up")
+    shutil.copy(BASELINE, made_up)
+    for name, text in MADE_UP.items():
+        (made_up / name).write_text(text)
     owner = await asyncpg.connect(empty.owner.reveal())
-    for file in read_files(FOLDER):
-        tables = {row["tablename"] for row in await owner.fetch("SELECT tablename FROM pg_tables")}
-        indexes = {
-            row["indexname"]: row["tablename"]
-            for row in await owner.fetch("SELECT * FROM pg_indexes")
-        }
-        held = list[tuple[str, str]]()
-        for text in file.steps or [file.text]:
-            held += [each for each in await locks_of(empty, owner, text) if each[0] in tables]
-        said = ranked([(indexes.get(name, name), mode) for name, mode in file.locks().items()])
-        assert said == ranked(held), file.name
+    for file in [*read_files(FOLDER), *read_files(made_up)[1:]]:
+        await check_locks(empty, owner, file)
     await owner.close()
+
+
+async def check_locks(urls: Urls, owner: asyncpg.Connection, file: Migration) -> None:
+    tables = await owner.fetch("SELECT tablename FROM pg_tables")
+    known = {table for (table,) in tables}
+    indexes = dict(await owner.fetch("SELECT indexname, tablename FROM pg_indexes"))
+    held = list[tuple[str, str]]()
+    for text in file.steps or [file.text]:
+        taken = await locks_of(urls, owner, text)
+        held += [each for each in taken if each[0] in known]
+    named = [(indexes.get(name, name), mode) for name, mode in file.locks().items()]
+    assert {name for name, _ in named} <= known, file.name
+    assert ranked(named) == ranked(held), file.name

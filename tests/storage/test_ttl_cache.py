@@ -21,7 +21,7 @@ class Source:
         return number
 
 
-async def settled() -> None:
+async def reads_ended() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -35,11 +35,11 @@ async def test_a_peek_reads_nothing_that_is_not_there_and_renews_what_ages() -> 
     assert await recent.get("k", source.read) == 1
     clock.advance(0.39)
     assert recent.get_cached("k", source.read) == 1
-    await settled()
+    await reads_ended()
     assert source.reads == 1, "it is young"
     clock.advance(0.02)
     assert [recent.get_cached("k", source.read) for _ in range(3)] == [1, 1, 1]
-    await settled()
+    await reads_ended()
     assert source.reads == 2, "renewed once, however many ask"
     clock.advance(0.5)
     assert recent.get_cached("k", source.read) == 2
@@ -55,10 +55,10 @@ async def test_an_age_counts_from_before_the_read() -> None:
     clock.advance(0.5)
     source.open.clear()
     recent.get_cached("k", source.read)
-    await settled()
+    await reads_ended()
     clock.advance(0.7)
     source.open.set()
-    await settled()
+    await reads_ended()
     assert recent.get_cached("k", source.read) == 2
     clock.advance(0.2)
     assert recent.get_cached("k", source.read) is None
@@ -72,13 +72,13 @@ async def test_a_slow_renewal_does_not_replace_a_later_read() -> None:
     clock.advance(0.5)
     source.open.clear()
     recent.get_cached("k", source.read)
-    await settled()
+    await reads_ended()
     clock.advance(0.4)
     later = asyncio.create_task(recent.get("k", source.read))
-    await settled()
+    await reads_ended()
     source.open.set()
     assert await later == 3
-    await settled()
+    await reads_ended()
     assert recent.get_cached("k", source.read) == 3
 
 
@@ -90,9 +90,9 @@ async def test_what_was_read_before_a_change_is_not_kept_after_it() -> None:
     clock.advance(0.5)
     source.open.clear()
     recent.get_cached("k", source.read)
-    await settled()
+    await reads_ended()
     recent.clear()
     source.open.set()
-    await settled()
+    await reads_ended()
     assert recent.get_cached("k", source.read) is None
     assert await recent.get("k", source.read) == 3

@@ -47,9 +47,8 @@ def bearer(
     clock = Clock(behind_seconds)
     settings = Settings(data_dir=folder)
     provider = EmbeddedProvider(settings, load_issuer(settings), clock, id_maker(clock))
-    return {
-        "authorization": f"Bearer {provider.issue_user_token(user, organization, 'member').reveal()}"
-    }
+    token = provider.issue_user_token(user, organization, "member")
+    return {"authorization": f"Bearer {token.reveal()}"}
 
 
 @pytest.fixture(scope="module")

@@ -63,7 +63,7 @@ class Killed:
     def __init__(self, folder: Path, settings: dict[str, str], kills: int) -> None:
         self._folder = folder
         self._settings = settings
-        self._planned = kills
+        self._max_kills = kills
         self.address = ""
         self.kills = 0
         self.over = threading.Event()
@@ -75,7 +75,9 @@ class Killed:
         while not self.over.is_set():
             with serving(self._folder, **self._settings) as platform:
                 self.address = platform.grpc
-                if self.kills < self._planned and not self.over.wait(chance.uniform(*LIFE_SECONDS)):
+                if self.kills < self._max_kills and not self.over.wait(
+                    chance.uniform(*LIFE_SECONDS)
+                ):
                     platform.process.kill()
                     platform.process.wait()
                     self.kills += 1

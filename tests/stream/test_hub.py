@@ -147,7 +147,7 @@ async def test_when_all_are_slow_the_log_waits_for_them(
     api_platform.hub.wake()
     async with asyncio.timeout(60):
         while len(reader.messages) < 1 + total:
-            for _ in range(20):  # turns of the loop: much slower than the hub reads
+            for _ in range(20):  # rounds of the loop: much slower than the hub reads
                 await asyncio.sleep(0)
             reader.take_one()
             assert reader.line.error is None

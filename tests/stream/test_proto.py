@@ -23,37 +23,57 @@ GENERATED = ("trading.desc", "trading_pb2.pyi")
 # Number, name, type where it is neither a string nor known by its name, and ? where absence has a
 # meaning.
 MESSAGES = {
-    "Subscribe": """1 trading_account_id, 2 subscriptions repeated EventType, 3 instrument_key, 4 instrument_class,
-        5 order_delivery, 6 resume_after""",
+    "Subscribe": """
+        1 trading_account_id, 2 subscriptions repeated EventType, 3 instrument_key,
+        4 instrument_class, 5 order_delivery, 6 resume_after
+    """,
     "Unsubscribe": "1 trading_account_id",
     "StreamEventsRequest": "1 subscribe Subscribe, 2 unsubscribe Unsubscribe",
-    "TradingEvent": """1 heartbeat Heartbeat, 2 error Error, 3 status Status, 4 broker_order BrokerOrder,
-        5 broker_position BrokerPosition, 6 broker_trade BrokerTrade, 7 intent_action IntentAction, 8 primed Primed,
-        9 balance Balance, 10 halt Halt, 15 cursor""",
+    "TradingEvent": """
+        1 heartbeat Heartbeat, 2 error Error, 3 status Status, 4 broker_order BrokerOrder,
+        5 broker_position BrokerPosition, 6 broker_trade BrokerTrade,
+        7 intent_action IntentAction, 8 primed Primed, 9 balance Balance, 10 halt Halt, 15 cursor
+    """,
     "Heartbeat": "1 sent_at",
     "Error": "1 message",
     "Status": "1 message",
     "Primed": "1 event_type",
-    "BrokerOrder": """1 order_id, 2 intent_id, 3 command_seq int64, 4 external_order_id?, 5 account_id, 6 broker,
-        7 symbol, 8 order_state, 9 order_status, 10 order_type, 11 order_side, 12 limit_price?, 13 stop_price?,
-        14 average_price?, 15 order_venue, 16 quantity, 17 filled_quantity, 18 time_in_force, 19 received_at,
-        20 organization_id, 21 client_reference_id?, 22 broker_sent_at?, 24 reason?, 25 flags repeated string,
+    "BrokerOrder": """
+        1 order_id, 2 intent_id, 3 command_seq int64, 4 external_order_id?, 5 account_id,
+        6 broker, 7 symbol, 8 order_state, 9 order_status, 10 order_type, 11 order_side,
+        12 limit_price?, 13 stop_price?, 14 average_price?, 15 order_venue, 16 quantity,
+        17 filled_quantity, 18 time_in_force, 19 received_at, 20 organization_id,
+        21 client_reference_id?, 22 broker_sent_at?, 24 reason?, 25 flags repeated string,
         26 version int64, 27 detail?, 28 trail_amount?, 29 trail_bps? int32, 30 leg?,
-        31 parent_intent_id?, 32 active? bool""",
-    "BrokerPosition": """1 account_id, 2 symbol, 3 quantity, 4 average_cost, 5 received_at, 6 organization_id, 7 broker,
-        8 broker_sent_at?, 10 realized_pnl?, 11 daily_pnl?, 12 value_bought?, 13 value_sold?""",
-    "BrokerTrade": """1 account_id, 2 order_id, 3 client_order_id, 4 symbol, 5 side OrderSide, 6 quantity, 7 price,
-        8 received_at, 9 organization_id, 10 exec_id?, 11 cumulative_quantity?, 12 order_quantity?, 13 leaves_quantity?,
-        14 broker_sent_at?, 16 command_seq? int64, 17 client_reference_id?, 18 intent_id, 19 trade_id, 20 fee?""",
-    "IntentAction": """1 intent_id, 2 organization_id, 3 account_id, 4 seq int64, 5 action_type IntentActionType,
-        6 symbol, 7 order_side, 8 order_type, 9 limit_price?, 10 stop_price?, 11 order_venue, 12 time_in_force?,
-        13 quantity, 14 client_reference_id?, 15 principal_type IntentPrincipalType, 16 received_at, 17 created_at,
-        18 trail_amount?, 19 trail_bps? int32, 20 leg?, 21 parent_intent_id?""",
-    "Balance": """1 account_id, 2 organization_id, 3 broker, 4 currency?, 5 cash?, 6 buying_power?, 7 equity?,
-        8 as_of Timestamp""",
-    "Halt": """1 id, 2 organization_id, 3 account_id?, 4 state, 5 reason, 6 orders int64, 7 orders_done int64,
-        8 positions int64, 9 positions_done int64, 10 principal_type IntentPrincipalType, 11 principal_id,
-        12 created_at, 13 updated_at""",
+        31 parent_intent_id?, 32 active? bool
+    """,
+    "BrokerPosition": """
+        1 account_id, 2 symbol, 3 quantity, 4 average_cost, 5 received_at, 6 organization_id,
+        7 broker, 8 broker_sent_at?, 10 realized_pnl?, 11 daily_pnl?, 12 value_bought?,
+        13 value_sold?
+    """,
+    "BrokerTrade": """
+        1 account_id, 2 order_id, 3 client_order_id, 4 symbol, 5 side OrderSide, 6 quantity,
+        7 price, 8 received_at, 9 organization_id, 10 exec_id?, 11 cumulative_quantity?,
+        12 order_quantity?, 13 leaves_quantity?, 14 broker_sent_at?, 16 command_seq? int64,
+        17 client_reference_id?, 18 intent_id, 19 trade_id, 20 fee?
+    """,
+    "IntentAction": """
+        1 intent_id, 2 organization_id, 3 account_id, 4 seq int64, 5 action_type IntentActionType,
+        6 symbol, 7 order_side, 8 order_type, 9 limit_price?, 10 stop_price?, 11 order_venue,
+        12 time_in_force?, 13 quantity, 14 client_reference_id?,
+        15 principal_type IntentPrincipalType, 16 received_at, 17 created_at, 18 trail_amount?,
+        19 trail_bps? int32, 20 leg?, 21 parent_intent_id?
+    """,
+    "Balance": """
+        1 account_id, 2 organization_id, 3 broker, 4 currency?, 5 cash?, 6 buying_power?,
+        7 equity?, 8 as_of Timestamp
+    """,
+    "Halt": """
+        1 id, 2 organization_id, 3 account_id?, 4 state, 5 reason, 6 orders int64,
+        7 orders_done int64, 8 positions int64, 9 positions_done int64,
+        10 principal_type IntentPrincipalType, 11 principal_id, 12 created_at, 13 updated_at
+    """,
 }
 ENUMS = """
     EventType UNSPECIFIED BROKER_ORDER BROKER_POSITION BROKER_TRADE INTENT_ACTION BALANCE HALT

@@ -151,17 +151,17 @@ def test_primed_then_live_while_orders_keep_coming(
     assert len(indexes) == len(seen) + 1
     for account, follower in followers:
         everything = follower.until(is_last)
-        marks = [index for index, event in enumerate(everything) if kind_of(event) == "primed"]
-        assert [everything[mark].primed.event_type for mark in marks] == [ORDER, POSITION]
-        (cursor,) = {everything[mark].cursor for mark in marks}
+        ends = [index for index, event in enumerate(everything) if kind_of(event) == "primed"]
+        assert [everything[end].primed.event_type for end in ends] == [ORDER, POSITION]
+        (cursor,) = {everything[end].cursor for end in ends}
         # The witness has them for their cursors.
         shown = [event for event in seen if kind_of(event) != "balance"]
         mine = [event for event in shown if account in ("", body_of(event).account_id)]
         before = [event for event in mine if indexes[event.cursor] <= indexes[cursor]]
-        assert everything[marks[1] + 1 :] == mine[len(before) :]
+        assert everything[ends[1] + 1 :] == mine[len(before) :]
         state = {key_of(event): event for event in before}
         retained = {
-            key_of(event): event for event in everything[: marks[1]] if kind_of(event) != "primed"
+            key_of(event): event for event in everything[: ends[1]] if kind_of(event) != "primed"
         }
         for key, event in state.items():
             if key is not None:

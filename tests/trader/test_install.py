@@ -17,7 +17,8 @@ from trading_intents_client.cli import main
 try:
     main()
 finally:
-    print([name for name in sys.modules if name.partition(".")[0] in ("trading_intents", "mcp")], file=sys.stderr)
+    packages = ("trading_intents", "mcp")
+    print([name for name in sys.modules if name.partition(".")[0] in packages], file=sys.stderr)
 """
 WITHOUT_THE_EXTRA = """
 import sys

@@ -69,25 +69,50 @@ AT = datetime(2026, 1, 5, 15, tzinfo=UTC)
 
 def blotter(environment: Environment = Environment.PAPER) -> Blotter:
     account = TradingAccount(
-        id="a", organization_id="o", name="sim", broker="paper", environment=environment, external_account_id=None,
-        disabled=False, connection=ConnectionState.CONNECTED, created_at=AT, updated_at=AT, closed_at=None, version=1,
-    )  # fmt: skip
+        id="a",
+        organization_id="o",
+        name="sim",
+        broker="paper",
+        environment=environment,
+        external_account_id=None,
+        disabled=False,
+        connection=ConnectionState.CONNECTED,
+        created_at=AT,
+        updated_at=AT,
+        closed_at=None,
+        version=1,
+    )
     return Blotter(account, "http://127.0.0.1:8080")
 
 
 def order_event(number: int, version: int, status: OrderStatus = OrderStatus.NEW) -> OrderEvent:
     order = StreamedOrder(
-        order_id=f"o{number:06}", intent_id=f"o{number:06}", account_id="a", organization_id="o",
-        symbol=f"S{number}", order_state=OrderState.OPEN, order_status=status, quantity=Decimal(10), version=version,
-    )  # fmt: skip
+        order_id=f"o{number:06}",
+        intent_id=f"o{number:06}",
+        account_id="a",
+        organization_id="o",
+        symbol=f"S{number}",
+        order_state=OrderState.OPEN,
+        order_status=status,
+        quantity=Decimal(10),
+        version=version,
+    )
     return OrderEvent(order=order, cursor=f"c{number}-{version}")
 
 
 def trade_event(number: int) -> TradeEvent:
     trade = StreamedTrade(
-        trade_id=f"t{number}", order_id="o", intent_id="o", account_id="a", organization_id="o", symbol="FILL",
-        quantity=Decimal(number), price=Decimal("424.25"), side=OrderSide.SELL_SHORT, received_at=AT,
-    )  # fmt: skip
+        trade_id=f"t{number}",
+        order_id="o",
+        intent_id="o",
+        account_id="a",
+        organization_id="o",
+        symbol="FILL",
+        quantity=Decimal(number),
+        price=Decimal("424.25"),
+        side=OrderSide.SELL_SHORT,
+        received_at=AT,
+    )
     return TradeEvent(trade=trade, cursor="c")
 
 
@@ -222,7 +247,7 @@ def test_a_cancel_is_confirmed_and_only_of_an_open_order() -> None:
 def test_the_time_without_a_connection_begins_with_its_end() -> None:
     state = blotter()
     state.connected_at -= 3600  # an hour in which nothing happened
-    state.mark_connected()
+    state.note_connected()
     assert "DISCONNECTED for 0 s" in shown(state, 80, 24, is_connected=False)[0]
 
 

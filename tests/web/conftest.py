@@ -199,47 +199,37 @@ def route(
     return Route(method, path, policy, named, fast)
 
 
-def _routes(lever: list[Site]) -> tuple[Route, ...]:
-    async def echo(request: Request) -> Answer:
-        return answer_json(Echo("|".join(request.params.values())))
+async def echo(request: Request) -> Answer:
+    return answer_json(Echo("|".join(request.params.values())))
 
-    async def create(request: Request) -> Answer:
-        if request.params["place"] == "nowhere":
-            raise NotFound
-        return answer_json(request.body(Order), 201)
 
-    async def listing(request: Request) -> Answer:
-        page = read_page(request, f"rows:{request.params['owner']}")
-        return answer_json(page.answer(page.select(ROWS, str), str, Echo))
+async def create(request: Request) -> Answer:
+    if request.params["place"] == "nowhere":
+        raise NotFound
+    return answer_json(request.body(Order), 201)
 
-    async def update(request: Request) -> Answer:
-        expected = request.if_match()
-        if expected is not None and 3 not in expected:
-            raise VersionConflict
-        return answer_json(request.body(Order), version=4)
 
-    async def slow(request: Request) -> Answer:
-        lever[0].entered.set()
-        await lever[0].leave.wait()
-        return answer_json(Echo("done"))
+async def listing(request: Request) -> Answer:
+    page = read_page(request, f"rows:{request.params['owner']}")
+    return answer_json(page.answer(page.select(ROWS, str), str, Echo))
 
-    async def broken(request: Request) -> Answer:
-        raise ZeroDivisionError("secret-marker")
 
-    async def limited(request: Request) -> Answer:
-        return answer_json(Echo("ok"))
+async def update(request: Request) -> Answer:
+    expected = request.if_match()
+    if expected is not None and 3 not in expected:
+        raise VersionConflict
+    return answer_json(request.body(Order), version=4)
 
-    def fast(incoming: Incoming, name: str, respond: Respond) -> Pending | None:
-        if name == "broken":
-            raise ZeroDivisionError("secret-marker")
-        if name == "handled":
-            return None
-        lever[0].pending.append(respond)
-        lever[0].entered.set()
-        return Pending()
 
-    anyone = Anyone()
-    known = Known()
+async def broken(request: Request) -> Answer:
+    raise ZeroDivisionError("secret-marker")
+
+
+async def limited(request: Request) -> Answer:
+    return answer_json(Echo("ok"))
+
+
+def _order_routes(anyone: Anyone, known: Known) -> tuple[Route, ...]:
     return (
         route(
             "GET",
@@ -280,6 +270,28 @@ def _routes(lever: list[Site]) -> tuple[Route, ...]:
             answer=Listing[Echo],
             parameters=PAGE_PARAMETERS,
         ),
+    )
+
+
+def _routes(lever: list[Site]) -> tuple[Route, ...]:
+    async def slow(request: Request) -> Answer:
+        lever[0].entered.set()
+        await lever[0].leave.wait()
+        return answer_json(Echo("done"))
+
+    def fast(incoming: Incoming, name: str, respond: Respond) -> Pending | None:
+        if name == "broken":
+            raise ZeroDivisionError("secret-marker")
+        if name == "handled":
+            return None
+        lever[0].pending.append(respond)
+        lever[0].entered.set()
+        return Pending()
+
+    anyone = Anyone()
+    known = Known()
+    return (
+        *_order_routes(anyone, known),
         route("GET", "/v1/slow", anyone, slow, "Wait.", answer=Echo),
         route("GET", "/v1/broken", anyone, broken, "Break.", answer=Echo),
         route(

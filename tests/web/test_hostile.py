@@ -25,7 +25,10 @@ from trading_intents.web.server.connection import HttpConnection
 
 LIMIT_SECONDS = 10
 THING = b"GET /v1/things/A/time HTTP/1.1\r\nhost: x\r\n\r\n"
-CHUNKED = b"PUT /v1/orders HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+CHUNKED = (
+    b"PUT /v1/orders HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    b"transfer-encoding: chunked\r\n\r\n"
+)
 
 
 def metric(site: Site, name: str, **labels: str) -> float:
@@ -200,7 +203,10 @@ async def test_a_closed_connection_leaves_nothing_behind(site: Site) -> None:
 
 
 async def test_a_fault_on_the_quick_way_is_500_with_its_id_and_ends(site: Site) -> None:
-    head = b"POST /v1/quick/broken HTTP/1.1\r\nhost: x\r\nx-request-id: mine\r\ncontent-length: 0\r\n\r\n"
+    head = (
+        b"POST /v1/quick/broken HTTP/1.1\r\nhost: x\r\n"
+        b"x-request-id: mine\r\ncontent-length: 0\r\n\r\n"
+    )
     status, headers, body = await exchange(site, head)
     assert (status, headers["x-request-id"], json.loads(body)["request_id"]) == (
         500,
@@ -347,7 +353,10 @@ def test_an_abandoned_request_leaves_no_traceback(
 
 async def test_a_head_in_two_pieces_after_a_large_body_is_read(site: Site) -> None:
     body = b'{"symbol":"' + b"A" * 40_000 + b'"}'
-    head = b"PUT /v1/orders HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    head = (
+        b"PUT /v1/orders HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        b"content-length: %d\r\n\r\n"
+    )
     async with connected(site) as (reader, writer):
         writer.write(head % len(body) + body + GET[:10])
         assert (await read_answer(reader))[0] == 200

@@ -1,4 +1,4 @@
-"""Connections that send much at once share the loop: each parses a piece in its turn, and keeps
+"""Connections that send much at once share the loop: each parses a piece in its slot, and keeps
 little."""
 
 import asyncio
@@ -18,8 +18,8 @@ FLOOD = (CHUNKED + CHUNK * READ_BYTES)[:READ_BYTES]
 
 @pytest.fixture
 def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each turn of the loop parses one piece."""
-    monkeypatch.setattr(parse_budget, "TURN_SECONDS", 0.0)
+    """Each round of the loop parses one piece."""
+    monkeypatch.setattr(parse_budget, "SLOT_SECONDS", 0.0)
 
 
 async def test_a_small_request_does_not_wait_for_large_ones(no_time: None) -> None:
@@ -28,11 +28,11 @@ async def test_a_small_request_does_not_wait_for_large_ones(no_time: None) -> No
     for flood in floods:
         flood.receive(FLOOD)
     small.receive(SMALLEST)
-    turns = 0
+    rounds = 0
     while not small.app.taken:
         await asyncio.sleep(0)
-        turns += 1
-    assert turns <= 2 * len(floods)
+        rounds += 1
+    assert rounds <= 2 * len(floods)
     assert min(len(flood.connection._unread) for flood in floods) >= READ_BYTES - 3 * PARSE_BYTES
     assert not any(flood.transport.reads for flood in floods), "nothing more is received meanwhile"
 
@@ -47,11 +47,11 @@ async def test_a_small_request_waits_for_few_pieces_of_another_address(
     for flood in floods:
         flood.receive(FLOOD)
     small.receive(SMALLEST)
-    turns = 0
+    rounds = 0
     while not small.app.taken:
         await asyncio.sleep(0)
-        turns += 1
-    assert turns <= 5
+        rounds += 1
+    assert rounds <= 5
 
 
 async def test_all_that_waits_is_parsed_in_the_end(no_time: None) -> None:

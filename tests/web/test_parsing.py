@@ -272,8 +272,8 @@ def streams(draw: st.DrawFn) -> bytes:
 
 
 def cut(data: bytes, offsets: list[int]) -> list[bytes]:
-    marks = [0, *sorted(offset % (len(data) + 1) for offset in offsets), len(data)]
-    return [data[start:end] for start, end in itertools.pairwise(marks)]
+    bounds = [0, *sorted(offset % (len(data) + 1) for offset in offsets), len(data)]
+    return [data[start:end] for start, end in itertools.pairwise(bounds)]
 
 
 HEAD = b"POST / HTTP/1.1\r\nhost: x\r\n"

@@ -101,15 +101,19 @@ async def test_who_wants_the_connection_closed_gets_it_closed(site: Site, head: 
         b"GET / HTTP/1.0\r\nhost: x\r\nhost: y\r\n\r\n",
         b"GET / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
         b"GET / HTTP/1.0\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"GET / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: identity\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"GET / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: identity\r\n"
+        b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n"
+        b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n",
         b"GET / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\ncontent-length: 0\r\n\r\n",
         b"GET / HTTP/1.1\r\nhost: x\r\n"
         + b"".join(b"x-%d: y\r\n" % n for n in range(200))
         + b"\r\n",
-        b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: y\r\ncontent-length: 3\r\n\r\nabc",
+        b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\n"
+        b"upgrade: y\r\ncontent-length: 3\r\n\r\nabc",
         b"GET / HTTP/1.1\r\n" + b"".join(b"x-%d: y\r\n" % n for n in range(9000)) + b"\r\n",
-        b"POST /v1/orders HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /v1/orders HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n"
+        b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n",
     ],
 )
 async def test_what_is_no_http_gets_400_and_the_end(site: Site, data: bytes) -> None:
@@ -132,7 +136,10 @@ async def test_an_upgrade_is_not_taken_and_the_request_answered(site: Site) -> N
 
 
 async def test_a_chunked_body_is_read(site: Site) -> None:
-    head = b"PUT /v1/orders HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+    head = (
+        b"PUT /v1/orders HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        b"transfer-encoding: chunked\r\n\r\n"
+    )
     status, _, body = await exchange(site, head + b'4\r\n{"sy\r\nb\r\nmbol":"A" }\r\n0\r\n\r\n')
     assert (status, json.loads(body)["symbol"]) == (200, "A")
 

@@ -67,7 +67,10 @@ async def check_requests(site: Site, certificate: Path) -> None:
             f"S{n}" for n in range(40)
         ]
         body = b'{"symbol":"' + b"A" * 60_000 + b'"}'
-        head = b"PUT /v1/orders HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        head = (
+            b"PUT /v1/orders HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            b"content-length: %d\r\n\r\n"
+        )
         writer.write(head % len(body) + body + GET)
         assert [len((await read_answer(reader))[2]) > 60_000 for _ in range(2)] == [True, False]
         writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")

@@ -195,7 +195,9 @@ async def walk(settings_of: dict[str, str], samples: int) -> dict[str, float]:
         features = build_features(infra, vault)
         issuer = TokenIssuer(infra.database.service, embedded_provider(infra, may_create=True))
         # As with the embedded database, which has links into the demo.
-        local = console_routes(features.gates, replace(settings, database_url=Secret("")), issuer)
+        local = console_routes(
+            features.services.gates, replace(settings, database_url=Secret("")), issuer
+        )
         session = [route for route in local if route.path == "/console/session"]
         app = build_app(infra, replace(features, routes=(*features.routes, *session)))
         made = await apply(infra, read_document(json.dumps(DOCUMENT).encode()))

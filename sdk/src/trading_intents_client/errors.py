@@ -1,24 +1,27 @@
 """Every failure of the client: one class for each `code` of the API, and those that happen before
 an answer is there.
 
-TradingError ├── InvalidRequest 400 ── InvalidJson, InvalidCursor, InvalidScope,
-UnsupportedGrantType ├── Unauthorized 401 ── InvalidApiKey, InvalidClient ├── Forbidden 403 ──
-EntitlementRequired ├── NotFound 404, MethodNotAllowed 405, RequestTimeout 408 ├── Conflict 409 ──
-AccountClosed, AccountDisabled, CancelPending, ControlRejected, CredentialMissing, │
-IdempotencyConflict, IntentClosed, LimitReached, NoPosition, NotHalted, OpenOrders, ReplacePending
+TradingError
+├── InvalidRequest 400 ── InvalidJson, InvalidCursor, InvalidScope, UnsupportedGrantType
+├── Unauthorized 401 ── InvalidApiKey, InvalidClient
+├── Forbidden 403 ── EntitlementRequired
+├── NotFound 404, MethodNotAllowed 405, RequestTimeout 408
+├── Conflict 409 ── AccountClosed, AccountDisabled, CancelPending, ControlRejected,
+│   CredentialMissing, IdempotencyConflict, IntentClosed, LimitReached, NoPosition, NotHalted,
+│   OpenOrders, ReplacePending
 ├── CursorExpired 410, VersionConflict 412, PayloadTooLarge 413, UriTooLong 414,
-UnsupportedMediaType 415 ├── ValidationFailed 422, RateLimited 429 ├── InternalError 500 ──
-SecretUnreadable ├── Unavailable 503, OutcomeUnknown 503 └── ClientError
-the API did not answer this
-    ├── UnexpectedAnswer                          an answer that is not the API's, or of an unknown
-    code and status
-    ├── Unreachable                               no connection: nothing was sent
-    ├── AnswerLost                                sent, and no answer came
-    ├── ClientClosed                              the client was closed
-    ├── Cancelled                                 the cause of a CancelledError: a submit had no
-    answer yet
-    ├── WaitTimeout, OrderEnded                   `order.wait()` did not see what it waited for
-    └── NotConfigured                             no URL or credential was found
+│   UnsupportedMediaType 415
+├── ValidationFailed 422, RateLimited 429
+├── InternalError 500 ── SecretUnreadable
+├── Unavailable 503, OutcomeUnknown 503
+└── ClientError                    the API did not answer this
+    ├── UnexpectedAnswer           an answer that is not the API's, or of an unknown code and status
+    ├── Unreachable                no connection: nothing was sent
+    ├── AnswerLost                 sent, and no answer came
+    ├── ClientClosed               the client was closed
+    ├── Cancelled                  the cause of a CancelledError: a submit had no answer yet
+    ├── WaitTimeout, OrderEnded    `order.wait()` did not see what it waited for
+    └── NotConfigured              no URL or credential was found
 """
 
 from collections.abc import Iterator
@@ -76,14 +79,12 @@ class TradingError(Exception):
         super().__init__(self.detail)
 
     def __str__(self) -> str:
-        marks = [f"{self.status} {self.code}" if self.status else self.code]
-        marks += [f"request {self.request_id}"] if self.request_id else []
-        marks += (
-            [f"Idempotency-Key {self.idempotency_key}"]
-            if self.may_be_recorded and self.idempotency_key
-            else []
-        )
-        return f"{self.detail} ({', '.join(marks)})"
+        parts = [f"{self.status} {self.code}" if self.status else self.code]
+        if self.request_id:
+            parts.append(f"request {self.request_id}")
+        if self.may_be_recorded and self.idempotency_key:
+            parts.append(f"Idempotency-Key {self.idempotency_key}")
+        return f"{self.detail} ({', '.join(parts)})"
 
 
 class InvalidRequest(TradingError):

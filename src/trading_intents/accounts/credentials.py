@@ -23,12 +23,12 @@ from trading_intents.accounts.service import (
     check_no_open_orders,
     check_open,
     lock_target,
+    put_event,
 )
 from trading_intents.accounts.vault import SecretRef, Vault
 from trading_intents.brokers.registry import Registry
 from trading_intents.ids import IdMaker, OrganizationId
-from trading_intents.outbox.model import NewRow, OutboxEventType, Queue, channel
-from trading_intents.outbox.queue import put
+from trading_intents.outbox.model import OutboxEventType, Queue, channel
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Pool, Tx
 from trading_intents.storage.signals import Signals
@@ -70,7 +70,7 @@ class Credentials:
                 fingerprint=fingerprint,
             )
             await store.insert_sealed(tx, self._make_id(), made, sealed)
-            await store.mark_credential(tx, current.id, has_credential=True)
+            await store.note_credential(tx, current.id, has_credential=True)
             await _put_event(tx, OutboxEventType.CREDENTIAL_CREATED, made)
             return made
 
@@ -131,7 +131,7 @@ class Credentials:
             await check_no_open_orders(tx, account)
             await store.discard_sealed(tx, old.id)
             await store.delete_credential(tx, old.id)
-            await store.mark_credential(tx, old.account_id, has_credential=False)
+            await store.note_credential(tx, old.account_id, has_credential=False)
             await _put_event(tx, OutboxEventType.CREDENTIAL_DELETED, old)
         self._signals.notify(channel(Queue.ACCOUNTS))
 
@@ -217,7 +217,8 @@ async def _lock_credential(
 async def _fingerprint(tx: Tx, organization_id: OrganizationId, given: Secrets) -> str:
     """Equal for equal secrets of one organization; keyed, so that a reader cannot test guesses."""
     key = await store.fingerprint_key(tx, organization_id)
-    text = msgspec.json.encode({name: given[name].reveal() for name in sorted(given)})
+    revealed = {name: given[name].reveal() for name in sorted(given)}
+    text = msgspec.json.encode(revealed)
     return hmac.new(key.bytes, text, hashlib.sha256).hexdigest()[:FINGERPRINT_CHARACTERS]
 
 
@@ -227,15 +228,4 @@ async def _put_event(tx: Tx, event: OutboxEventType, credential: CredentialRecor
         "credential_id": str(credential.id),
         "version": credential.version,
     }
-    await put(
-        tx,
-        [
-            NewRow(
-                queue=Queue.ACCOUNTS,
-                event_type=event,
-                organization_id=credential.organization_id,
-                order_key=credential.account_id,
-                payload=payload,
-            )
-        ],
-    )
+    await put_event(tx, event, credential.organization_id, credential.account_id, payload)

@@ -9,7 +9,7 @@ from trading_intents.accounts import model
 from trading_intents.accounts.credentials import Credentials
 from trading_intents.accounts.model import Account, ChangedCredential, NewCredential
 from trading_intents.accounts.service import Accounts, AccountTarget
-from trading_intents.brokers.port import LinkedOrders
+from trading_intents.brokers.port import Capabilities, LinkedOrders
 from trading_intents.brokers.registry import Registry
 from trading_intents.errors import AccountClosed, LimitReached, OpenOrders
 from trading_intents.identity.access import Gate, caller_of, organization_of
@@ -17,7 +17,7 @@ from trading_intents.identity.model import ApiKeyPrincipal
 from trading_intents.ids import parse_id
 from trading_intents.trading import Environment, OrderKind, RouteStrategy, TimeInForce
 from trading_intents.web.paging import PAGE_PARAMETERS, Listing, read_page
-from trading_intents.web.request import Answer, Request, answer_json, render
+from trading_intents.web.request import Answer, Request, answer_json, show_as
 from trading_intents.web.routes import IF_MATCH, Operation, Route, Tag
 
 
@@ -64,7 +64,7 @@ class Broker(msgspec.Struct, kw_only=True):
 
 def account_routes(read: Gate, write: Gate, accounts: Accounts) -> tuple[Route, ...]:
     def show(account: Account) -> TradingAccount:
-        return render(TradingAccount, account, connection=accounts.connection(account))
+        return show_as(TradingAccount, account, connection=accounts.connection(account))
 
     @Operation(
         tag=Tag.ACCOUNTS,
@@ -144,7 +144,7 @@ def credential_routes(
         """Store the account's broker credential."""
         account = await find_account(request, write, accounts)
         made = await credentials.create(account, request.body(NewCredential))
-        return answer_json(render(Credential, made), 201, made.version)
+        return answer_json(show_as(Credential, made), 201, made.version)
 
     @Operation(tag=Tag.CREDENTIALS, answer=Listing[Credential], parameters=PAGE_PARAMETERS)
     async def list_credentials(request: Request) -> Answer:
@@ -152,7 +152,7 @@ def credential_routes(
         account = await find_account(request, read, accounts)
         page = read_page(request, f"credentials:{account.id}", parse_id)
         rows = page.select(await credentials.list(account), lambda c: c.id)
-        return answer_json(page.answer(rows, lambda c: str(c.id), partial(render, Credential)))
+        return answer_json(page.answer(rows, lambda c: str(c.id), partial(show_as, Credential)))
 
     @Operation(
         tag=Tag.CREDENTIALS,
@@ -167,7 +167,7 @@ def credential_routes(
         credential_id = parse_id(request.params["credential_id"])
         read_change = partial(request.body, ChangedCredential)
         made = await credentials.change(account, credential_id, read_change, request.if_match())
-        return answer_json(render(Credential, made), version=made.version)
+        return answer_json(show_as(Credential, made), version=made.version)
 
     @Operation(
         tag=Tag.CREDENTIALS, status=204, parameters=(IF_MATCH,), errors=(AccountClosed, OpenOrders)
@@ -191,20 +191,7 @@ def credential_routes(
 
 
 def broker_route(gate: Gate, brokers: Registry) -> Route:
-    shown = [
-        render(
-            Broker,
-            broker,
-            order_kinds=list(broker.times_in_force),
-            times_in_force=[
-                time
-                for time in TimeInForce
-                if any(time in each for each in broker.times_in_force.values())
-            ],
-            times_in_force_by_kind=broker.times_in_force,
-        )
-        for broker in brokers.all()
-    ]
+    shown = [_show_broker(broker) for broker in brokers.all()]
 
     @Operation(tag=Tag.BROKERS, answer=Listing[Broker], parameters=PAGE_PARAMETERS)
     async def list_brokers(request: Request) -> Answer:
@@ -214,6 +201,17 @@ def broker_route(gate: Gate, brokers: Registry) -> Route:
         return answer_json(page.answer(rows, lambda broker: broker.name, lambda broker: broker))
 
     return Route("GET", "/v1/brokers", gate, list_brokers)
+
+
+def _show_broker(broker: Capabilities) -> Broker:
+    taken = set[TimeInForce]().union(*broker.times_in_force.values())
+    return show_as(
+        Broker,
+        broker,
+        order_kinds=list(broker.times_in_force),
+        times_in_force=[time for time in TimeInForce if time in taken],
+        times_in_force_by_kind=broker.times_in_force,
+    )
 
 
 def target_of(request: Request, gate: Gate, account_id: str | None = None) -> AccountTarget:

@@ -25,7 +25,7 @@ class ConnectionState(StrEnum):
     CREDENTIAL_REJECTED = "credential_rejected"
 
 
-class Account(FrozenStruct, frozen=True, kw_only=True):
+class Account(FrozenStruct, kw_only=True):
     id: AccountId
     organization_id: OrganizationId
     name: str
@@ -41,6 +41,15 @@ class Account(FrozenStruct, frozen=True, kw_only=True):
     version: int
 
 
+class InspectedAccount(Account, kw_only=True):
+    """With what else decides whether it can trade."""
+
+    entitlements: frozenset[str]
+    is_organization_disabled: bool
+    credential_id: UUID | None
+    sealed: bytes | None
+
+
 class NewAccount(msgspec.Struct, forbid_unknown_fields=True):
     name: Name
     broker: Name
@@ -48,7 +57,7 @@ class NewAccount(msgspec.Struct, forbid_unknown_fields=True):
     external_account_id: Text | None = None
 
 
-class CredentialRecord(FrozenStruct, frozen=True, kw_only=True):
+class CredentialRecord(FrozenStruct, kw_only=True):
     """Everything but the secrets: those are in the vault and nowhere else."""
 
     id: CredentialId
@@ -69,6 +78,17 @@ class ChangedAccount(msgspec.Struct, forbid_unknown_fields=True):
     name: Name | None = None
     external_account_id: Text | None = None
     disabled: bool | None = None
+
+
+class SecretRef(FrozenStruct):
+    organization_id: UUID
+    account_id: UUID
+    credential_id: UUID
+
+
+class SealedSecret(SecretRef):
+    id: UUID
+    sealed: bytes
 
 
 # The values are checked by hand: msgspec does not say which value of an object is wrong.

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from trading_intents.accounts import store
-from trading_intents.accounts.vault import EmbeddedVault, SecretRef
+from trading_intents.accounts.vault import EmbeddedVault
 from trading_intents.errors import SecretUnreadable
 from trading_intents.storage.database import Pool
 from trading_intents.trading import FrozenStruct
@@ -13,7 +13,7 @@ from trading_intents.trading import FrozenStruct
 PAGE = 100
 
 
-class Rotation(FrozenStruct, frozen=True):
+class Rotation(FrozenStruct):
     newest: int
     rewrapped: int
     # Credentials whose secret cannot be opened; their keys are never retired.
@@ -33,27 +33,30 @@ async def rotate(
     after: UUID | None = None
     while True:
         async with worker.transaction() as tx:
-            rows = await store.lock_sealed(tx, after, PAGE)
-            for row in rows:
-                ref = SecretRef(row["organization_id"], row["account_id"], row["credential_id"])
-                sealed = row["sealed"]
+            secrets = await store.lock_sealed(tx, after, PAGE)
+            for secret in secrets:
+                sealed = secret.sealed
                 try:
-                    sealed = await vault.rewrap(ref, sealed)
+                    sealed = await vault.rewrap(secret, sealed)
                 except SecretUnreadable:
-                    unreadable.append(ref.credential_id)
+                    unreadable.append(secret.credential_id)
                 try:
                     used.add(vault.key_version(sealed))
                 # Of another kind of vault, or damaged: then any key may be its own.
                 except SecretUnreadable:
                     used.update(vault.key_versions())
-                if sealed != row["sealed"]:
-                    await store.rewrap_sealed(tx, row["id"], sealed)
+                if sealed != secret.sealed:
+                    await store.rewrap_sealed(tx, secret.id, sealed)
                     rewrapped += 1
         on_progress(rewrapped)
-        if len(rows) < PAGE:
+        if len(secrets) < PAGE:
             break
-        after = rows[-1]["id"]
-    unused = sorted(set(vault.key_versions()) - used) if retire else []
-    retired = [version for version in unused if await vault.retire(version)]
-    kept = tuple(version for version in unused if version not in retired)
-    return Rotation(newest, rewrapped, tuple(unreadable), tuple(retired), kept)
+        after = secrets[-1].id
+    retired = list[int]()
+    kept = list[int]()
+    for version in sorted(set(vault.key_versions()) - used) if retire else ():
+        if await vault.retire(version):
+            retired.append(version)
+        else:
+            kept.append(version)
+    return Rotation(newest, rewrapped, tuple(unreadable), tuple(retired), tuple(kept))

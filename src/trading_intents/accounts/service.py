@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from trading_intents import errors
@@ -155,15 +156,21 @@ async def apply_change(
 
 async def queue_event(tx: Tx, event: OutboxEventType, account: model.Account) -> None:
     payload = {"account_id": str(account.id), "version": account.version}
-    await put(
-        tx,
-        [
-            NewRow(
-                queue=Queue.ACCOUNTS,
-                event_type=event,
-                organization_id=account.organization_id,
-                order_key=account.id,
-                payload=payload,
-            )
-        ],
+    await put_event(tx, event, account.organization_id, account.id, payload)
+
+
+async def put_event(
+    tx: Tx,
+    event: OutboxEventType,
+    organization_id: OrganizationId,
+    account_id: model.AccountId,
+    payload: dict[str, Any],
+) -> None:
+    row = NewRow(
+        queue=Queue.ACCOUNTS,
+        event_type=event,
+        organization_id=organization_id,
+        order_key=account_id,
+        payload=payload,
     )
+    await put(tx, [row])

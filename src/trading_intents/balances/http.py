@@ -13,7 +13,7 @@ from trading_intents.errors import ValidationFailed
 from trading_intents.identity.access import Gate
 from trading_intents.web.body import read_choice
 from trading_intents.web.paging import query_time
-from trading_intents.web.request import Answer, Request, answer_json, render
+from trading_intents.web.request import Answer, Request, answer_json, show_as
 from trading_intents.web.routes import Operation, Parameter, Route, Tag
 
 MAX_SPANS = 1_500
@@ -67,7 +67,7 @@ def balance_routes(
         balance = await balances.find(account)
         if balance is None:
             return answer_json(Balance(account_id=str(account.id)))
-        return answer_json(render(Balance, balance, account_id=account.id))
+        return answer_json(show_as(Balance, balance, account_id=account.id))
 
     @Operation(tag=Tag.PRICES, answer=EquityHistory, parameters=EQUITY_PARAMETERS)
     async def get_equity(request: Request) -> Answer:
@@ -87,7 +87,7 @@ def balance_routes(
                 "?from", f"must be at most {MAX_SPANS} spans of {resolution} before `to`"
             )
         points = await balances.list_points(account, resolution, start, end)
-        return answer_json(EquityHistory([render(EquitySpan, point) for point in points]))
+        return answer_json(EquityHistory([show_as(EquitySpan, point) for point in points]))
 
     return (
         Route("GET", "/v1/accounts/{account_id}/balances", gate, get_balances),

@@ -28,7 +28,7 @@ class Resolution(StrEnum):
         return {Resolution.MINUTE: 60, Resolution.HOUR: 3_600, Resolution.DAY: 86_400}[self]
 
 
-class EquityValues(FrozenStruct, frozen=True):
+class EquityValues(FrozenStruct):
     """An account's worth. The results are those that a daily loss is judged by."""
 
     equity: Decimal | None
@@ -37,13 +37,35 @@ class EquityValues(FrozenStruct, frozen=True):
     unrealized_pnl: Decimal
 
 
-class EquityPoint(EquityValues, frozen=True):
+class EquityPoint(EquityValues):
     """The last values of a span, which began at `at`."""
 
     at: datetime
 
 
-class AccountBalance(FrozenStruct, frozen=True):
+class DueSpan(FrozenStruct):
+    at: datetime | None  # the begin of a minute whose equity is to be recorded
+    left_seconds: float  # until the next minute
+
+
+class LastEquity(FrozenStruct, kw_only=True):
+    """An account with its balance and the values of its last point."""
+
+    id: UUID
+    organization_id: OrganizationId
+    cash: Decimal | None
+    equity: Decimal | None
+    last_equity: Decimal | None
+    last_cash: Decimal | None
+    last_realized_pnl: Decimal | None
+    last_unrealized_pnl: Decimal | None
+
+    @property
+    def last(self) -> tuple[Decimal | None, ...]:
+        return self.last_equity, self.last_cash, self.last_realized_pnl, self.last_unrealized_pnl
+
+
+class AccountBalance(FrozenStruct):
     account_id: UUID
     organization_id: OrganizationId
     environment: Environment

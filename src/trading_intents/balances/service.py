@@ -20,16 +20,12 @@ class Balances:
         """None: the broker reported none."""
         own = account.organization_id
         simulation = self._simulations.get(account.broker)
-        async with self._pool.transaction(
-            [own], read_only=True, isolation="repeatable read", plans="by_key"
-        ) as tx:
+        async with self._pool.transaction([own], read_only=True, isolation="repeatable read") as tx:
             simulated = await simulation.value(tx, own, account.id) if simulation else None
             return simulated or await store.find_balance(tx, account.id)
 
     async def list_points(
         self, account: Account, resolution: Resolution, start: datetime, end: datetime
     ) -> list[EquityPoint]:
-        async with self._pool.transaction(
-            [account.organization_id], read_only=True, plans="by_key"
-        ) as tx:
+        async with self._pool.transaction([account.organization_id], read_only=True) as tx:
             return await store.list_points(tx, account.id, resolution, start, end)

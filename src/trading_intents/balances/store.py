@@ -4,13 +4,20 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
-import msgspec
-from msgspec.structs import astuple
+from msgspec.structs import asdict, astuple
 
-from trading_intents.balances.model import AccountBalance, EquityPoint, EquityValues, Resolution
+from trading_intents.balances.model import (
+    AccountBalance,
+    DueSpan,
+    EquityPoint,
+    EquityValues,
+    LastEquity,
+    Resolution,
+)
 from trading_intents.brokers.port import BrokerBalance
-from trading_intents.storage.database import Row, Tx
-from trading_intents.storage.pipeline import RowParameters, Statement, column_types
+from trading_intents.ids import OrganizationId
+from trading_intents.storage.database import Tx
+from trading_intents.storage.pipeline import RowParameters, Statement, column_types, json_text
 
 RECORDING_LOCK = 7469013  # one process records equity
 PRUNE_ROWS = 5_000
@@ -39,10 +46,10 @@ def write_balances(balances: Sequence[AccountBalance]) -> Statement:
 async def find_balance(tx: Tx, account_id: UUID) -> BrokerBalance | None:
     query = "SELECT currency, cash, buying_power, equity, as_of FROM balances WHERE account_id = $1"
     row = await tx.fetchrow(query, account_id)
-    return None if row is None else BrokerBalance(**dict(row))
+    return BrokerBalance(**row) if row else None
 
 
-async def find_due_span(tx: Tx) -> tuple[datetime | None, float]:
+async def find_due_span(tx: Tx) -> DueSpan:
     """The begin of the last whole minute, None if its equity is recorded, or by another process at
     this moment; and the seconds until the next."""
     query = """
@@ -51,20 +58,22 @@ async def find_due_span(tx: Tx) -> tuple[datetime | None, float]:
                 extract(second FROM now) AS second
             FROM (SELECT clock_timestamp() AS now) AS read
         )
-        SELECT at, (60 - second)::float8 AS left_seconds, pg_try_advisory_xact_lock($1)
-            AND NOT EXISTS (
-            SELECT FROM equity_points p WHERE p.resolution = '1m' AND p.at >= span.at
-        ) AS is_due
+        SELECT
+            CASE WHEN pg_try_advisory_xact_lock($1) AND NOT EXISTS (
+                SELECT FROM equity_points p WHERE p.resolution = '1m' AND p.at >= span.at
+            ) THEN at END AS at,
+            (60 - second)::float8 AS left_seconds
         FROM span
     """
     [row] = await tx.fetch(query, RECORDING_LOCK)
-    return (row["at"] if row["is_due"] else None), row["left_seconds"]
+    return DueSpan(**row)
 
 
-async def page_equity(tx: Tx, after: UUID, limit: int) -> list[Row]:
+async def page_equity(tx: Tx, after: UUID, limit: int) -> list[LastEquity]:
     """Accounts that ever held something, each with its balance and its last point, by id."""
     query = """
-        SELECT a.id, a.organization_id, b.cash, b.equity, last.*
+        SELECT a.id, a.organization_id, b.cash, b.equity, last_equity, last_cash,
+            last_realized_pnl, last_unrealized_pnl
         FROM (
             SELECT id, organization_id FROM accounts
             WHERE id > $1 AND closed_at IS NULL
@@ -81,19 +90,18 @@ async def page_equity(tx: Tx, after: UUID, limit: int) -> list[Row]:
         ) AS last ON true
         ORDER BY a.id
     """
-    return await tx.fetch(query, after, limit)
+    return [LastEquity(**row) for row in await tx.fetch(query, after, limit)]
 
 
 async def write_points(
-    tx: Tx, at: datetime, values: Mapping[tuple[UUID, UUID], EquityValues]
+    tx: Tx, at: datetime, values: Mapping[tuple[UUID, OrganizationId], EquityValues]
 ) -> None:
     """By account and organization: the last values so far of the minute, hour and day of that
     time."""
-    rows = [
-        {"account_id": account_id, "organization_id": organization_id}
-        | msgspec.structs.asdict(each)
-        for (account_id, organization_id), each in values.items()
-    ]
+    rows = []
+    for (account_id, organization_id), each in values.items():
+        ids = {"account_id": account_id, "organization_id": organization_id}
+        rows.append(ids | asdict(each))
     query = """
         INSERT INTO equity_points (
             account_id, organization_id, resolution, at, equity, cash, realized_pnl, unrealized_pnl
@@ -108,7 +116,7 @@ async def write_points(
         SET equity = excluded.equity, cash = excluded.cash, realized_pnl = excluded.realized_pnl,
             unrealized_pnl = excluded.unrealized_pnl
     """
-    await tx.execute(query, msgspec.json.encode(rows).decode(), at)
+    await tx.execute(query, json_text(rows), at)
 
 
 async def list_points(
@@ -119,7 +127,7 @@ async def list_points(
         WHERE account_id = $1 AND resolution = $2 AND at >= $3 AND at < $4 ORDER BY at
     """
     rows = await tx.fetch(query, account_id, resolution, start, end)
-    return [EquityPoint(**dict(row)) for row in rows]
+    return [EquityPoint(**row) for row in rows]
 
 
 async def prune_points(tx: Tx, keep_days: int) -> bool:

@@ -9,7 +9,6 @@ from enum import StrEnum
 from typing import Protocol, TypeVar, cast
 from uuid import UUID
 
-from trading_intents import trading
 from trading_intents.clock import Clock
 from trading_intents.ids import OrganizationId
 from trading_intents.secret import Secret
@@ -17,6 +16,17 @@ from trading_intents.storage.database import Pool, Tx
 from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.storage.signals import Signals
 from trading_intents.telemetry import Metrics
+from trading_intents.trading import (
+    Environment,
+    FrozenStruct,
+    Leg,
+    OrderKind,
+    OrderSide,
+    RouteStrategy,
+    Symbol,
+    TimeInForce,
+    VersionTerms,
+)
 
 ENTRY_POINT_GROUP = "trading_intents.brokers"
 # The name is the command's, the value its parts by their names.
@@ -61,34 +71,34 @@ class EventKind(StrEnum):
     FEE = "FEE"
 
 
-class LegTicket(trading.VersionTerms, frozen=True, kw_only=True):
+class LegTicket(VersionTerms, kw_only=True):
     """An order that the broker links to the one it is sent with."""
 
-    leg: trading.Leg
+    leg: Leg
     client_order_id: str
-    symbol: trading.Symbol
-    side: trading.OrderSide
-    kind: trading.OrderKind
+    symbol: Symbol
+    side: OrderSide
+    kind: OrderKind
 
 
-class OrderTicket(trading.VersionTerms, frozen=True, kw_only=True):
+class OrderTicket(VersionTerms, kw_only=True):
     """A command as the broker gets it. The adapter checks `not_after` right before it writes, and
     answers NOT_SENT."""
 
     client_order_id: str  # of this command, a CANCEL's too
     broker_order_id: str | None = None
     orig_client_order_id: str | None = None  # REPLACE and CANCEL: the version that they change
-    symbol: trading.Symbol
-    side: trading.OrderSide
-    kind: trading.OrderKind
+    symbol: Symbol
+    side: OrderSide
+    kind: OrderKind
     extended_hours: bool = False
-    route: trading.RouteStrategy = trading.RouteStrategy.SMART
+    route: RouteStrategy = RouteStrategy.SMART
     legs: tuple[LegTicket, ...] = ()  # of a submit
     # In monotonic seconds, as a deadline; None: a CANCEL, which is never stale.
     not_after: float | None = None
 
 
-class BrokerEvent(trading.FrozenStruct, frozen=True, kw_only=True):
+class BrokerEvent(FrozenStruct, kw_only=True):
     """One thing that the broker said. `quantity` and `price` are of this execution (POSITION: the
     signed position, and what the broker values a share of it at now; STATUS: of an execution whose
     id is not reported, which ended at
@@ -105,13 +115,13 @@ class BrokerEvent(trading.FrozenStruct, frozen=True, kw_only=True):
     # sent with, and which one it is. Its `broker_order_id` names it then; it has no
     # `client_order_id`, nor has a report without its parent, which waits for one that has both.
     parent: str | None = None
-    leg: trading.Leg | None = None
+    leg: Leg | None = None
     # REPLACED: the client order id before; FILL_BUST, FILL_CORRECT: the exec_id meant.
     replaces: str | None = None
     # Unique in its order: where a venue starts again every day, the day is part of it.
     exec_id: str | None = None
-    symbol: trading.Symbol | None = None
-    side: trading.OrderSide | None = None
+    symbol: Symbol | None = None
+    side: OrderSide | None = None
     quantity: Decimal | None = None
     price: Decimal | None = None
     fee: Decimal | None = None  # in money; one in the symbol itself is a FEE of its own
@@ -125,17 +135,8 @@ class BrokerEvent(trading.FrozenStruct, frozen=True, kw_only=True):
     raw: str = ""  # scrubbed
 
     def __post_init__(self) -> None:
-        amounts = (
-            self.quantity,
-            self.price,
-            self.fee,
-            self.cum_quantity,
-            self.leaves_quantity,
-            self.average_price,
-        )
-        assert all(amount is None or is_sane(amount) for amount in amounts), (
-            "a number that no venue means"
-        )
+        _check_amounts(self.quantity, self.price, self.fee)
+        _check_amounts(self.cum_quantity, self.leaves_quantity, self.average_price)
         match self.kind:
             case EventKind.FILL:
                 assert self.exec_id
@@ -154,6 +155,11 @@ class BrokerEvent(trading.FrozenStruct, frozen=True, kw_only=True):
                 assert self.quantity is not None
 
 
+def _check_amounts(*amounts: Decimal | None) -> None:
+    for amount in amounts:
+        assert amount is None or is_sane(amount), "a number that no venue means"
+
+
 def is_sane(amount: Decimal) -> bool:
     return (
         amount.is_finite()
@@ -162,7 +168,7 @@ def is_sane(amount: Decimal) -> bool:
     )
 
 
-class BrokerBalance(trading.FrozenStruct, frozen=True, kw_only=True):
+class BrokerBalance(FrozenStruct, kw_only=True):
     """An account's money, as the broker reported it. None means not reported, never zero."""
 
     currency: str | None = None
@@ -173,10 +179,7 @@ class BrokerBalance(trading.FrozenStruct, frozen=True, kw_only=True):
     as_of: datetime  # by the venue's clock, else when it was reported
 
     def __post_init__(self) -> None:
-        amounts = (self.cash, self.buying_power, self.equity)
-        assert all(amount is None or is_sane(amount) for amount in amounts), (
-            "a number that no venue means"
-        )
+        _check_amounts(self.cash, self.buying_power, self.equity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +199,7 @@ class StreamBack(StreamGap):
     """Updates come again that were missing since `open`."""
 
 
-class CommandResult(trading.FrozenStruct, frozen=True, kw_only=True):
+class CommandResult(FrozenStruct, kw_only=True):
     outcome: Outcome
     broker_order_id: str | None = None
     # NOT_SENT by a rate limit, or "not yet": this is no attempt.
@@ -214,8 +217,8 @@ class OrderSnapshot:
 
     client_order_id: str | None
     broker_order_id: str
-    symbol: trading.Symbol
-    side: trading.OrderSide
+    symbol: Symbol
+    side: OrderSide
     quantity: Decimal
     events: tuple[BrokerEvent, ...]
 
@@ -274,19 +277,19 @@ class PriceTick:
 class LinkedOrders:
     """The entries to which a broker links exits, or the limits beside which it puts a stop."""
 
-    order_sides: tuple[trading.OrderSide, ...]
-    order_kinds: tuple[trading.OrderKind, ...]
-    times_in_force: tuple[trading.TimeInForce, ...]
+    order_sides: tuple[OrderSide, ...]
+    order_kinds: tuple[OrderKind, ...]
+    times_in_force: tuple[TimeInForce, ...]
     one_time_in_force: bool = False  # all orders of the group have one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     name: str
-    environments: tuple[trading.Environment, ...]
+    environments: tuple[Environment, ...]
     # A kind that is missing is not offered.
-    times_in_force: Mapping[trading.OrderKind, tuple[trading.TimeInForce, ...]]
-    routes: tuple[trading.RouteStrategy, ...]
+    times_in_force: Mapping[OrderKind, tuple[TimeInForce, ...]]
+    routes: tuple[RouteStrategy, ...]
     native_replace: bool  # without it a REPLACE is refused, never made of a cancel and a new order
     credential_fields: tuple[str, ...]
     quantity_step: Decimal | None = None  # None: any
@@ -357,7 +360,7 @@ class BrokerUnavailable(Exception):
 class BrokerAccount:
     id: UUID
     organization_id: OrganizationId
-    environment: trading.Environment
+    environment: Environment
     external_account_id: str | None
 
 
@@ -388,7 +391,7 @@ class IntegrationContext:
         return cast(T, self.shared[name])
 
 
-class SimulatedPrice(trading.FrozenStruct, frozen=True):
+class SimulatedPrice(FrozenStruct):
     price: Decimal
     as_of: datetime
 
@@ -396,7 +399,7 @@ class SimulatedPrice(trading.FrozenStruct, frozen=True):
 class Simulation(Protocol):
     """A venue inside the platform: what it would report is computed when it is asked for."""
 
-    def price(self, symbol: trading.Symbol, now: datetime) -> SimulatedPrice:
+    def price(self, symbol: Symbol, now: datetime) -> SimulatedPrice:
         """Of a symbol for which the organization posts no quotes; there is one of every symbol at
         any time."""
 

@@ -75,10 +75,10 @@ class Endable(Protocol):
 
 
 S = TypeVar("S", bound=Endable)
-Send = Callable[[S, OrderTicket, float], Coroutine[Any, Any, CommandResult]]
+SendCall = Callable[[S, OrderTicket, float], Coroutine[Any, Any, CommandResult]]
 
 
-def answered(send: Send[S]) -> Send[S]:
+def answered(send: SendCall[S]) -> SendCall[S]:
     @wraps(send)
     async def answer(self: S, ticket: OrderTicket, deadline: float) -> CommandResult:
         try:
@@ -103,19 +103,23 @@ def rejected(code: str, message: str = "", updates: tuple[BrokerEvent, ...] = ()
     return CommandResult(outcome=Outcome.REJECTED, code=code, message=message, updates=updates)
 
 
-class Row(FrozenStruct, frozen=True):
+class BrokerRow(FrozenStruct):
     """A row of a broker's: one with a number that no venue means cannot be read."""
 
     def __post_init__(self) -> None:
-        amounts = (getattr(self, name) for name in self.__struct_fields__)
-        if not all(port.is_sane(amount) for amount in amounts if isinstance(amount, Decimal)):
-            raise ValueError("a number that no venue means")
+        for name in self.__struct_fields__:
+            amount = getattr(self, name)
+            if isinstance(amount, Decimal) and not port.is_sane(amount):
+                raise ValueError("a number that no venue means")
 
 
 def pair_of(symbol: str) -> str:
     """The pair of a coin and its quote that a symbol such as BTCUSD means."""
-    quote = next((each for each in QUOTES if symbol.endswith(each) and symbol != each), "")
-    return f"{symbol.removesuffix(quote)}/{quote}" if quote and "/" not in symbol else symbol
+    for quote in QUOTES:
+        coin = symbol.removesuffix(quote)
+        if coin not in ("", symbol) and "/" not in symbol:
+            return f"{coin}/{quote}"
+    return symbol
 
 
 def execution_event(
@@ -130,11 +134,9 @@ def execution_event(
     other."""
     is_fill = kind is port.EventKind.FILL
     is_bust = kind is port.EventKind.FILL_BUST
-    if (
-        not exec_id
-        or not (is_fill or previous_id)
-        or not (is_bust or (quantity and price is not None))
-    ):
+    has_ids = exec_id and (is_fill or previous_id)
+    has_numbers = is_bust or (quantity and price is not None)
+    if not has_ids or not has_numbers:
         raise ValueError(f"an execution without its id or its numbers: {kind}")
     return BrokerEvent(
         kind=kind,
@@ -146,7 +148,7 @@ def execution_event(
     )
 
 
-class _Named(Row, frozen=True):
+class _Named(BrokerRow):
     id: str
 
 
@@ -161,7 +163,7 @@ def is_uuid(name: str) -> bool:
     return len(name) == 36 and name.count("-") == 4
 
 
-class Refusal(FrozenStruct, frozen=True, kw_only=True):
+class Refusal(FrozenStruct, kw_only=True):
     code: int = 0
     message: str = ""
 
@@ -213,11 +215,16 @@ class RequestBudget:
         self, status: int, headers: Mapping[str, str], now_seconds: float, unix_seconds: float
     ) -> None:
         """A 429 that does not say until when is over after a second."""
-        reset, left = (headers.get(f"x-ratelimit-{name}", "") for name in ("reset", "remaining"))
+        reset = headers.get("x-ratelimit-reset", "")
+        left = headers.get("x-ratelimit-remaining", "")
         if status == 429 or (reset.isdecimal() and left.isdecimal()):
             seconds = int(reset) - unix_seconds if reset.isdecimal() else 1.0
             self._resets_seconds = now_seconds + min(60.0, max(1.0, seconds))
             self._left = 0 if status == 429 else int(left)
+
+
+def _digest(data: bytes) -> str:
+    return blake2b(data, digest_size=16).hexdigest()
 
 
 class RestClient:
@@ -234,9 +241,7 @@ class RestClient:
         self.host = host_of(url)
         self.tls = context.share("tls", httpx.create_ssl_context)  # making one takes long
         self.skew = timedelta()  # how far the broker's clock is ahead of ours
-        credential = blake2b(
-            repr((self.url, sorted(headers.items()))).encode(), digest_size=16
-        ).hexdigest()
+        credential = _digest(repr((self.url, sorted(headers.items()))).encode())
         self._budget = context.share(credential, lambda: RequestBudget(requests_per_minute))
         self._clock = context.clock
         self._in_flight = 0
@@ -248,7 +253,7 @@ class RestClient:
 
     def read_rows(self, rows: Iterable[bytes | msgspec.Raw], type_: type[T]) -> list[T]:
         """Those that can be read; the others are named by `take_unreadable`."""
-        found = []
+        found = list[T]()
         for row in rows:
             try:
                 found.append(msgspec.json.decode(row, type=type_))
@@ -273,7 +278,7 @@ class RestClient:
         return events
 
     def leave_out(self, row: bytes, why: str) -> None:
-        digest = blake2b(row, digest_size=16).hexdigest()
+        digest = _digest(row)
         if digest not in self._unreadable:
             remember(self._unreadable, digest, why)
 

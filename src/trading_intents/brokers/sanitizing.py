@@ -1,7 +1,7 @@
 """All that a broker says passes here before it is recorded: without what a database, a stream or a
 log does not take. Pure: no I/O."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from hashlib import blake2b
 from typing import Any
@@ -15,7 +15,6 @@ from trading_intents.trading import parse_symbol
 MAX_TEXT_CHARACTERS = 500
 MAX_CURRENCY_CHARACTERS = 16
 _DIGEST_BYTES = 16
-_IDS = ("dedupe_key", "client_order_id", "broker_order_id", "replaces", "exec_id")
 
 
 def sanitize(events: Iterable[BrokerEvent]) -> tuple[list[BrokerEvent], tuple[str, ...]]:
@@ -25,10 +24,8 @@ def sanitize(events: Iterable[BrokerEvent]) -> tuple[list[BrokerEvent], tuple[st
     left_out = []
     for event in events:
         clean = _sanitize_event(event)
-        if (
-            clean.kind in (EventKind.POSITION, EventKind.FEE)
-            and parse_symbol(clean.symbol or "") is None
-        ):
+        needs_symbol = clean.kind in (EventKind.POSITION, EventKind.FEE)
+        if needs_symbol and parse_symbol(clean.symbol or "") is None:
             left_out.append(clean.dedupe_key)
         else:
             legible.append(clean)
@@ -54,11 +51,9 @@ def sanitize_text(text: str) -> str:
     """Replaces control characters, lone surrogates and all else that cannot be printed by question
     marks."""
     clipped = text[:MAX_TEXT_CHARACTERS]
-    return (
-        clipped
-        if clipped.isprintable()
-        else "".join([each if each.isprintable() else "?" for each in clipped])
-    )
+    if clipped.isprintable():
+        return clipped
+    return "".join([each if each.isprintable() else "?" for each in clipped])
 
 
 def host_of(url: str) -> str:
@@ -76,17 +71,24 @@ def cause_of(error: Exception) -> str:
 
 def _sanitize_event(event: BrokerEvent) -> BrokerEvent:
     changed: dict[str, Any] = {}
-    for name in _IDS:
+    for name, sanitize_field in _SANITIZERS.items():
         text = getattr(event, name)
-        if text is not None and (clean := sanitize_id(text)) != text:
+        if text is not None and (clean := sanitize_field(text)) != text:
             changed[name] = clean
-    for name in ("reason", "detail"):
-        text = getattr(event, name)
-        if text is not None and (clean := sanitize_text(text)) != text:
-            changed[name] = clean
-    symbol = (
-        None if event.symbol is None else parse_symbol(event.symbol) or sanitize_text(event.symbol)
-    )
-    if symbol != event.symbol:
-        changed["symbol"] = symbol
     return replace(event, **changed) if changed else event
+
+
+def _sanitize_symbol(text: str) -> str:
+    return parse_symbol(text) or sanitize_text(text)
+
+
+_SANITIZERS: Mapping[str, Callable[[str], str]] = {
+    "dedupe_key": sanitize_id,
+    "client_order_id": sanitize_id,
+    "broker_order_id": sanitize_id,
+    "replaces": sanitize_id,
+    "exec_id": sanitize_id,
+    "reason": sanitize_text,
+    "detail": sanitize_text,
+    "symbol": _sanitize_symbol,
+}

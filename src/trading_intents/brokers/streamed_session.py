@@ -26,6 +26,11 @@ BEGINNINGS = frozenset({EventKind.ACCEPTED, EventKind.REPLACED})
 Reported = BrokerEvent | port.BrokerBalance | StreamGap
 
 
+def _reading_order(event: BrokerEvent) -> tuple[bool, bool]:
+    """Orders begin before they are filled, and are filled before they end."""
+    return event.kind not in BEGINNINGS, event.exec_id is None
+
+
 class StreamedSession:
     # The methods of a broker's own class:
     check: Callable[[], Awaitable[None]]  # asks REST whether it takes the credential
@@ -109,9 +114,7 @@ class StreamedSession:
             except BrokerUnavailable:
                 continue
             since = until
-            for event in sorted(
-                changes, key=lambda each: (each.kind not in BEGINNINGS, each.exec_id is None)
-            ):
+            for event in sorted(changes, key=_reading_order):
                 if event not in reported:
                     yield event
             reported = set(changes)

@@ -2,7 +2,6 @@
 
 import contextlib
 from datetime import UTC, datetime, timedelta
-from functools import reduce
 
 LETTERS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -19,11 +18,13 @@ def highest(moment: datetime) -> str:
 
 def not_before(name: str, dated: datetime | None) -> datetime | None:
     """The time of an event that may be dated back: not before its id was made."""
-    with contextlib.suppress(ValueError, TypeError, OverflowError):
-        digits = (LETTERS.index(letter) for letter in name[:10])
-        made_at = EPOCH + timedelta(
-            milliseconds=reduce(lambda number, digit: number << 5 | digit, digits)
-        )
+    if not name:
+        return dated
+    with contextlib.suppress(ValueError, OverflowError):
+        millis = 0
+        for letter in name[:10]:
+            millis = millis << 5 | LETTERS.index(letter)
+        made_at = EPOCH + timedelta(milliseconds=millis)
         return max(dated or made_at, made_at)
     return dated
 

@@ -20,7 +20,9 @@ CODE_BYTES = 16
 
 def read_demo_key(data_dir: Path) -> Secret | None:
     path = data_dir / DEMO_FILE
-    return Secret(json.loads(path.read_bytes())["api_key"]) if path.exists() else None
+    if not path.exists():
+        return None
+    return Secret(json.loads(path.read_bytes())["api_key"])
 
 
 def make_code(data_dir: Path) -> Secret:

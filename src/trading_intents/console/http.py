@@ -105,17 +105,15 @@ def console_routes(
         """Read how users sign in to the console."""
         return answer_json(shown)
 
-    routes = (
+    routes = [
         _caller_route(gates),
         Route("GET", "/console", gate, get_console),
         Route("GET", "/console/{file}", gate, get_console_file),
         Route("GET", "/console/config.json", gate, get_console_config),
-    )
-    return (
-        (*routes, _session_route(gate, settings.data_dir, issuer))
-        if issuer and has_demo_links
-        else routes
-    )
+    ]
+    if issuer and has_demo_links:
+        routes.append(_session_route(gate, settings.data_dir, issuer))
+    return tuple(routes)
 
 
 def _caller_route(gates: Mapping[str, Gate]) -> Route:

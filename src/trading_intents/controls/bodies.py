@@ -13,7 +13,7 @@ from trading_intents.errors import ValidationFailed, either
 from trading_intents.ids import OrganizationId
 from trading_intents.trading import Symbol
 from trading_intents.web.body import INVISIBLE
-from trading_intents.web.request import render
+from trading_intents.web.request import show_as
 
 MAX_REASON_CHARACTERS = 500
 NO_ZONES = {"Factory"}  # a placeholder for "not set up yet", at UTC
@@ -148,40 +148,30 @@ class Owner(NamedTuple):
 def show_switch(
     kind: type[Manual], owner: Owner, control: model.ManualControl, symbol: Symbol | None = None
 ) -> Manual:
-    disabled = control.switch.disabled
-    reason = _set(control.switch.reason)
-    return render(
-        kind,
-        control,
-        **owner._asdict(),
-        symbol=symbol,
-        manually_disabled=disabled,
-        manual_reason=reason,
-    )
+    reason = _set(control.manual_reason)
+    return show_as(kind, control, **owner._asdict(), symbol=symbol, manual_reason=reason)
 
 
 def show_time(owner: Owner, symbol: Symbol, control: model.TimeControl) -> SymbolTimeControl:
-    rule = control.rule
-    return render(
+    return show_as(
         SymbolTimeControl,
         control,
         **owner._asdict(),
         symbol=symbol,
-        trading_start=_set(rule.trading_start),
-        trading_end=_set(rule.trading_end),
-        timezone=_set(rule.timezone),
-        stale_order_millis=rule.stale_order_millis,
+        trading_start=_set(control.trading_start),
+        trading_end=_set(control.trading_end),
+        timezone=_set(control.timezone),
     )
 
 
 def show_symbol(kind: type[Shown], owner: Owner, control: model.SymbolControl) -> Shown:
-    manual = (
-        show_switch(SymbolManualControl, owner, control.manual, control.symbol)
-        if control.manual
-        else None
-    )
-    time_control = show_time(owner, control.symbol, control.time) if control.time else None
-    return render(kind, control, manual=manual, time=time_control)
+    manual = None
+    time_control = None
+    if control.manual:
+        manual = show_switch(SymbolManualControl, owner, control.manual, control.symbol)
+    if control.time:
+        time_control = show_time(owner, control.symbol, control.time)
+    return show_as(kind, control, manual=manual, time=time_control)
 
 
 def _set(value: object) -> object:

@@ -16,24 +16,23 @@ from trading_intents.web.paging import PAGE_PARAMETERS, Listing, Page, read_page
 from trading_intents.web.request import Answer, Request, answer_json
 from trading_intents.web.routes import IF_MATCH, Operation, Route, Tag
 
+SYMBOLS = "/v1/controls/accounts/{account_id}/symbols"
+SYMBOL = SYMBOLS + "/{symbol}"
 CHANGED = partial(Operation, tag=Tag.CONTROLS, parameters=(IF_MATCH,))
 
 
 def switch_routes(gates: Mapping[str, Gate], controls: ControlsService) -> tuple[Route, ...]:
     """The routes of the switches of the organization and of accounts."""
-    read, write, write_organization = (
-        gates[name] for name in ("read_controls", "write_controls", "write_organization_control")
-    )
+    read = gates["read_controls"]
+    write = gates["write_controls"]
+    write_organization = gates["write_organization_control"]
 
     @Operation(tag=Tag.CONTROLS, answer=bodies.OrganizationControl, errors=(NotFound,))
     async def get_organization_control(request: Request) -> Answer:
         """Read the organization's switch."""
         read.permit_object(request)
-        return _show(
-            request,
-            bodies.OrganizationControl,
-            await controls.find_organization(organization_of(request)),
-        )
+        control = await controls.find_organization(organization_of(request))
+        return _show(request, bodies.OrganizationControl, control)
 
     @CHANGED(body=bodies.ManualSwitch, answer=bodies.OrganizationControl)
     async def set_organization_control(request: Request) -> Answer:
@@ -47,9 +46,8 @@ def switch_routes(gates: Mapping[str, Gate], controls: ControlsService) -> tuple
     @Operation(tag=Tag.CONTROLS, answer=bodies.AccountControl)
     async def get_account_control(request: Request) -> Answer:
         """Read an account's switch."""
-        return _show(
-            request, bodies.AccountControl, await controls.find_account(target_of(request, read))
-        )
+        control = await controls.find_account(target_of(request, read))
+        return _show(request, bodies.AccountControl, control)
 
     @CHANGED(body=bodies.ManualSwitch, answer=bodies.AccountControl, errors=(AccountClosed,))
     async def set_account_control(request: Request) -> Answer:
@@ -74,16 +72,22 @@ def symbol_routes(
     """The routes of the switches and time controls of symbols."""
     read = gates["read_controls"]
     write = gates["write_controls"]
+    return (
+        *_symbol_read_routes(read, controls),
+        *_symbol_write_routes(write, controls),
+        _symbol_time_route(write, controls, zones),
+    )
 
+
+def _symbol_read_routes(read: Gate, controls: ControlsService) -> tuple[Route, ...]:
     @Operation(tag=Tag.CONTROLS, answer=Listing[bodies.ListedSymbol], parameters=PAGE_PARAMETERS)
     async def list_symbol_controls(request: Request) -> Answer:
         """List the account's symbols that have a control."""
         owner = owner_of(request)
 
         def read_symbols_page() -> Page:
-            return read_page(
-                request, f"symbol_controls:{owner.organization_id}:{owner.account_id}", parse_symbol
-            )
+            name = f"symbol_controls:{owner.organization_id}:{owner.account_id}"
+            return read_page(request, name, parse_symbol)
 
         rows = await controls.list_symbols(target_of(request, read), read_symbols_page)
         show = partial(bodies.show_symbol, bodies.ListedSymbol, owner)
@@ -96,6 +100,13 @@ def symbol_routes(
         shown = bodies.show_symbol(bodies.SymbolControls, owner_of(request), control)
         return answer_json(shown, version=control.version)
 
+    return (
+        Route("GET", SYMBOLS, read, list_symbol_controls),
+        Route("GET", SYMBOL, read, get_symbol_controls),
+    )
+
+
+def _symbol_write_routes(write: Gate, controls: ControlsService) -> tuple[Route, ...]:
     @CHANGED(
         body=bodies.ManualSwitch,
         answer=bodies.SymbolManualControl,
@@ -109,6 +120,20 @@ def symbol_routes(
         )
         return _show(request, bodies.SymbolManualControl, control, symbol_of(request))
 
+    @CHANGED(status=204, errors=(AccountClosed, ValidationFailed))
+    async def delete_symbol_controls(request: Request) -> Answer:
+        """Remove both controls of a symbol."""
+        target = target_of(request, write)
+        await controls.remove_symbol(target, lambda: symbol_of(request), request.if_match())
+        return Answer(status=204)
+
+    return (
+        Route("PUT", SYMBOL, write, set_symbol_control),
+        Route("DELETE", SYMBOL, write, delete_symbol_controls),
+    )
+
+
+def _symbol_time_route(write: Gate, controls: ControlsService, zones: AbstractSet[str]) -> Route:
     @CHANGED(
         body=bodies.ChangedTime,
         answer=bodies.SymbolTimeControl,
@@ -118,35 +143,15 @@ def symbol_routes(
         """Create or change a symbol's time control."""
 
         def read_body() -> tuple[Symbol, TimeChange]:
-            return symbol_of(request), bodies.read_time_change(
-                request.body(bodies.ChangedTime), zones
-            )
+            symbol = symbol_of(request)
+            return symbol, bodies.read_time_change(request.body(bodies.ChangedTime), zones)
 
-        control = await controls.change_time(
-            target_of(request, write), read_body, request.if_match()
-        )
-        return answer_json(
-            bodies.show_time(owner_of(request), symbol_of(request), control),
-            version=control.version,
-        )
+        target = target_of(request, write)
+        control = await controls.change_time(target, read_body, request.if_match())
+        shown = bodies.show_time(owner_of(request), symbol_of(request), control)
+        return answer_json(shown, version=control.version)
 
-    @CHANGED(status=204, errors=(AccountClosed, ValidationFailed))
-    async def delete_symbol_controls(request: Request) -> Answer:
-        """Remove both controls of a symbol."""
-        await controls.remove_symbol(
-            target_of(request, write), lambda: symbol_of(request), request.if_match()
-        )
-        return Answer(status=204)
-
-    many = "/v1/controls/accounts/{account_id}/symbols"
-    one = many + "/{symbol}"
-    return (
-        Route("GET", many, read, list_symbol_controls),
-        Route("GET", one, read, get_symbol_controls),
-        Route("PUT", one, write, set_symbol_control),
-        Route("DELETE", one, write, delete_symbol_controls),
-        Route("PATCH", one + "/time", write, update_symbol_time_control),
-    )
+    return Route("PATCH", SYMBOL + "/time", write, update_symbol_time_control)
 
 
 def _show(
@@ -155,9 +160,8 @@ def _show(
     control: ManualControl,
     symbol: Symbol | None = None,
 ) -> Answer:
-    return answer_json(
-        bodies.show_switch(kind, owner_of(request), control, symbol), version=control.version
-    )
+    shown = bodies.show_switch(kind, owner_of(request), control, symbol)
+    return answer_json(shown, version=control.version)
 
 
 def switch_of(request: Request) -> Switch:

@@ -4,7 +4,7 @@ raises."""
 from collections.abc import Mapping
 from datetime import datetime, time
 from enum import StrEnum
-from uuid import UUID
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from msgspec import UNSET, UnsetType, structs
@@ -49,12 +49,12 @@ class TimeField(StrEnum):
     TIMEZONE = "timezone"
 
 
-class Switch(FrozenStruct, frozen=True):
+class Switch(FrozenStruct):
     disabled: bool
     reason: str | None = None
 
 
-class ControlScope(FrozenStruct, frozen=True):
+class ControlScope(FrozenStruct):
     """An organization, one of its accounts, or a symbol on an account."""
 
     organization_id: OrganizationId
@@ -62,23 +62,23 @@ class ControlScope(FrozenStruct, frozen=True):
     symbol: Symbol | None = None
 
 
-class TimeRule(FrozenStruct, frozen=True):
+class TimeRule(FrozenStruct):
     trading_start: time | None = None
     trading_end: time | None = None
     stale_order_millis: int | None = None
     timezone: str | None = None
 
 
-class StandingHalt(FrozenStruct, frozen=True):
+class StandingHalt(FrozenStruct):
     id: str
     reason: str
 
 
-class Controls(FrozenStruct, frozen=True, kw_only=True):
+class Controls(FrozenStruct, kw_only=True):
     """The controls of one symbol on one account; None where nothing was ever set."""
 
-    organization_id: UUID | str
-    account_id: UUID | str
+    organization_id: str
+    account_id: str
     organization: Switch | None = None
     account: Switch | None = None
     symbol: Switch | None = None
@@ -101,34 +101,48 @@ class Controls(FrozenStruct, frozen=True, kw_only=True):
         )
 
 
-Scope = Mapping[str, str | Mapping[str, str]]  # one key, which names the level
+ScopeAnswer = Mapping[str, str | Mapping[str, str]]  # one key, which names the level
 LimitValue = str | int | bool | list[str]  # amounts and symbols are texts
 
 
-class Triggered(FrozenStruct, frozen=True):
+class Triggered(FrozenStruct):
     reason: Reason
-    scope: Scope
+    scope: ScopeAnswer
     detail: str
     # Of limits only: the limit's value, and what the order asked for.
     limit: LimitValue | UnsetType = UNSET
     asked: str | int | UnsetType = UNSET
 
 
-class ManualControl(FrozenStruct, frozen=True):
-    switch: Switch
+class ManualControl(FrozenStruct):
+    manually_disabled: bool
+    manual_reason: str | None
     created_at: datetime
     updated_at: datetime
     version: int
 
+    @property
+    def switch(self) -> Switch:
+        return Switch(self.manually_disabled, self.manual_reason)
 
-class TimeControl(FrozenStruct, frozen=True):
-    rule: TimeRule
+
+class TimeControl(FrozenStruct, kw_only=True):
+    trading_start: time | None
+    trading_end: time | None
+    stale_order_millis: int | None
+    timezone: str | None
     created_at: datetime
     updated_at: datetime
     version: int
 
+    @property
+    def rule(self) -> TimeRule:
+        return TimeRule(
+            self.trading_start, self.trading_end, self.stale_order_millis, self.timezone
+        )
 
-class SymbolControl(FrozenStruct, frozen=True):
+
+class SymbolControl(FrozenStruct):
     symbol: Symbol
     manual: ManualControl | None
     time: TimeControl | None
@@ -139,7 +153,7 @@ class SymbolControl(FrozenStruct, frozen=True):
         return sum(record.version for record in (self.manual, self.time) if record)
 
 
-class TimeChange(FrozenStruct, frozen=True):
+class TimeChange(FrozenStruct):
     """The fields that a PATCH names: None leaves a field as it is, a cleared one is removed."""
 
     rule: TimeRule = TimeRule()
@@ -149,10 +163,11 @@ class TimeChange(FrozenStruct, frozen=True):
 def changed(rule: TimeRule, change: TimeChange) -> TimeRule:
     """Gives the rule after the change, or raises ValidationFailed if no window is left between its
     bounds."""
-    given = {
-        name: value for name, value in structs.asdict(change.rule).items() if value is not None
-    }
-    made = structs.replace(rule, **given | {name.value: None for name in change.clear})
+    changes: dict[str, Any] = {name.value: None for name in change.clear}
+    for name, value in structs.asdict(change.rule).items():
+        if value is not None:
+            changes[name] = value
+    made = structs.replace(rule, **changes)
     if made.trading_start is not None and made.trading_start == made.trading_end:
         name = TimeField.TRADING_START if change.rule.trading_end is None else TimeField.TRADING_END
         raise ValidationFailed.at(f"/{name}", "trading_start and trading_end must differ")
@@ -162,46 +177,33 @@ def changed(rule: TimeRule, change: TimeChange) -> TimeRule:
 def evaluate(controls: Controls, symbol: Symbol | None, now: datetime) -> tuple[Triggered, ...]:
     """Gives every control that refuses, the widest first; without a symbol those of the
     organization and the account."""
-    found = []
-    if controls.organization_halt:
-        scope: Scope = {"Organization": str(controls.organization_id)}
-        found.append(
-            _halted(Reason.ORGANIZATION_HALTED, scope, "organization", controls.organization_halt)
-        )
-    if controls.organization and controls.organization.disabled:
-        scope = {"Organization": str(controls.organization_id)}
-        found.append(
-            _disabled(
-                Reason.ORGANIZATION_MANUALLY_DISABLED, scope, "organization", controls.organization
-            )
-        )
-    if controls.account_halt:
-        scope = {"Account": str(controls.account_id)}
-        found.append(_halted(Reason.ACCOUNT_HALTED, scope, "account", controls.account_halt))
-    if controls.account and controls.account.disabled:
-        scope = {"Account": str(controls.account_id)}
-        found.append(
-            _disabled(Reason.ACCOUNT_MANUALLY_DISABLED, scope, "account", controls.account)
-        )
-    if symbol is not None and (controls.symbol or controls.time):
-        scope = {"Symbol": {"account_id": str(controls.account_id), "symbol": symbol}}
-        if controls.symbol and controls.symbol.disabled:
-            found.append(
-                _disabled(Reason.SYMBOL_MANUALLY_DISABLED, scope, "symbol", controls.symbol)
-            )
-        if controls.time and (detail := closed_at(controls.time, now)):
-            found.append(Triggered(Reason.OUTSIDE_TRADING_WINDOW, scope, detail))
+    found: list[Triggered] = []
+    scope: ScopeAnswer = {"Organization": controls.organization_id}
+    if halt := controls.organization_halt:
+        why = f"the organization is halted: {halt.reason}"
+        found.append(Triggered(Reason.ORGANIZATION_HALTED, scope, why))
+    if detail := _disabled("organization", controls.organization):
+        found.append(Triggered(Reason.ORGANIZATION_MANUALLY_DISABLED, scope, detail))
+    scope = {"Account": controls.account_id}
+    if halt := controls.account_halt:
+        why = f"the account is halted: {halt.reason}"
+        found.append(Triggered(Reason.ACCOUNT_HALTED, scope, why))
+    if detail := _disabled("account", controls.account):
+        found.append(Triggered(Reason.ACCOUNT_MANUALLY_DISABLED, scope, detail))
+    if symbol is None:
+        return tuple(found)
+    scope = {"Symbol": {"account_id": controls.account_id, "symbol": symbol}}
+    if detail := _disabled("symbol", controls.symbol):
+        found.append(Triggered(Reason.SYMBOL_MANUALLY_DISABLED, scope, detail))
+    if controls.time and (detail := closed_at(controls.time, now)):
+        found.append(Triggered(Reason.OUTSIDE_TRADING_WINDOW, scope, detail))
     return tuple(found)
 
 
-def _disabled(reason: Reason, scope: Scope, what: str, switch: Switch) -> Triggered:
-    return Triggered(
-        reason, scope, f"the {what} is disabled" + (f": {switch.reason}" if switch.reason else "")
-    )
-
-
-def _halted(reason: Reason, scope: Scope, what: str, halt: StandingHalt) -> Triggered:
-    return Triggered(reason, scope, f"the {what} is halted: {halt.reason}")
+def _disabled(what: str, switch: Switch | None) -> str | None:
+    if switch is None or not switch.disabled:
+        return None
+    return f"the {what} is disabled" + (f": {switch.reason}" if switch.reason else "")
 
 
 def closed_at(rule: TimeRule, now: datetime) -> str | None:

@@ -1,14 +1,15 @@
 """Statements of controls, one a function. Never decides."""
 
 from collections.abc import Mapping, Sequence
-from datetime import time
+from typing import TypeVar
 from uuid import UUID
 
+import msgspec
 from msgspec import structs
 
 from trading_intents.accounts.model import AccountId
 from trading_intents.controls import model
-from trading_intents.storage.database import Row, Tx
+from trading_intents.storage.database import Tx
 from trading_intents.storage.pages import PageRequest, beyond_cursor, direction_of
 from trading_intents.trading import Symbol
 
@@ -17,36 +18,46 @@ from trading_intents.trading import Symbol
 # stream's head while holding it alone.
 HALT_LOCK = 7469030
 
-# For a statement that has `asked (account_id, symbol)`: the columns that `controls_from_texts`
-# takes, and their tables. LATERAL with LIMIT allows only look-ups by key: joined plainly, the
+# For a statement that has `asked (account_id, symbol)`: `Controls` as JSON, NULL of an account that
+# cannot be seen, and its table. Look-ups with LIMIT allow only those by key: joined plainly, the
 # planner trusts the row-level policies to leave few rows and reads whole tables for them.
-COLUMNS = """
-    a.organization_id, a.id, o.manually_disabled::text, o.manual_reason, c.manually_disabled::text, c.manual_reason,
-    s.manually_disabled::text, s.manual_reason, t.version, t.trading_start, t.trading_end, t.stale_order_millis,
-    t.timezone, oh.id, oh.reason, ah.id, ah.reason
+CONTROLS = """
+    CASE WHEN a.id IS NOT NULL THEN json_build_object(
+        'organization_id', a.organization_id, 'account_id', a.id,
+        'organization', (
+            SELECT json_build_object('disabled', manually_disabled, 'reason', manual_reason)
+            FROM organization_controls WHERE organization_id = a.organization_id LIMIT 1
+        ),
+        'account', (
+            SELECT json_build_object('disabled', manually_disabled, 'reason', manual_reason)
+            FROM account_controls WHERE account_id = asked.account_id LIMIT 1
+        ),
+        'symbol', (
+            SELECT json_build_object('disabled', manually_disabled, 'reason', manual_reason)
+            FROM symbol_controls WHERE account_id = asked.account_id AND symbol = asked.symbol
+            LIMIT 1
+        ),
+        'time', (
+            SELECT json_build_object(
+                'trading_start', trading_start, 'trading_end', trading_end,
+                'stale_order_millis', stale_order_millis, 'timezone', timezone
+            )
+            FROM symbol_times WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
+        ),
+        'organization_halt', (
+            SELECT json_build_object('id', id, 'reason', reason)
+            FROM halts WHERE scope_id = a.organization_id AND resumed_at IS NULL LIMIT 1
+        ),
+        'account_halt', (
+            SELECT json_build_object('id', id, 'reason', reason)
+            FROM halts WHERE scope_id = asked.account_id AND resumed_at IS NULL LIMIT 1
+        )
+    ) END
 """
 JOINS = """
     LEFT JOIN LATERAL (SELECT * FROM accounts WHERE id = asked.account_id LIMIT 1) a ON true
-    LEFT JOIN LATERAL (
-        SELECT * FROM organization_controls WHERE organization_id = a.organization_id LIMIT 1
-    ) o ON true
-    LEFT JOIN LATERAL (SELECT * FROM account_controls WHERE account_id = asked.account_id LIMIT 1) c
-        ON true
-    LEFT JOIN LATERAL (
-        SELECT * FROM symbol_controls WHERE account_id = asked.account_id AND symbol = asked.symbol
-        LIMIT 1
-    ) s ON true
-    LEFT JOIN LATERAL (
-        SELECT * FROM symbol_times WHERE account_id = asked.account_id AND symbol = asked.symbol
-        LIMIT 1
-    ) t ON true
-    LEFT JOIN LATERAL (
-        SELECT * FROM halts WHERE scope_id = a.organization_id AND resumed_at IS NULL LIMIT 1
-    ) oh ON true
-    LEFT JOIN LATERAL (
-        SELECT * FROM halts WHERE scope_id = asked.account_id AND resumed_at IS NULL LIMIT 1
-    ) ah ON true
 """
+Control = TypeVar("Control", model.ManualControl, model.TimeControl)  # fields: the columns
 
 
 def was_halted(order: str, since: str) -> str:
@@ -54,14 +65,15 @@ def was_halted(order: str, since: str) -> str:
     index."""
     halts = f"SELECT FROM halts h WHERE h.scope_id IN ({order}.organization_id, {order}.account_id)"
     return f"""
-        (EXISTS ({halts} AND h.resumed_at IS NULL OFFSET 0) OR EXISTS ({halts} AND h.resumed_at >= {since} OFFSET 0))
+        (EXISTS ({halts} AND h.resumed_at IS NULL OFFSET 0)
+            OR EXISTS ({halts} AND h.resumed_at >= {since} OFFSET 0))
     """
 
 
 # The inner SELECTs hide how many are asked for: seeing it, the server would plan anew each time,
 # which takes longer than the reading.
 READ_MANY = f"""
-    SELECT {COLUMNS}
+    SELECT ({CONTROLS})::text
     FROM unnest((SELECT $1::uuid[]), (SELECT $2::text[])) WITH ORDINALITY AS asked (account_id,
         symbol, number) {JOINS}
     ORDER BY asked.number
@@ -73,10 +85,7 @@ async def read_many(
 ) -> list[model.Controls]:
     """Reads the controls of each pair, in their order. The transaction must see the accounts."""
     rows = await tx.fetch(READ_MANY, account_ids, symbols)
-    return [
-        controls_from_texts([None if each is None else str(each) for each in row.values()])
-        for row in rows
-    ]
+    return [parse_controls(*row.values()) for row in rows]
 
 
 async def read_one(tx: Tx, account_id: UUID, symbol: Symbol | None) -> model.Controls:
@@ -85,24 +94,22 @@ async def read_one(tx: Tx, account_id: UUID, symbol: Symbol | None) -> model.Con
 
 
 async def find_switch(tx: Tx, scope: model.ControlScope) -> model.ManualControl | None:
-    row = await _find(tx, _switch_table(scope), scope)
-    return _manual(row) if row else None
+    return await _find(tx, _switch_table(scope), scope, model.ManualControl)
 
 
 async def put_switch(
     tx: Tx, scope: model.ControlScope, switch: model.Switch
 ) -> model.ManualControl:
     values = {"manually_disabled": switch.disabled, "manual_reason": switch.reason}
-    return _manual(await _put(tx, _switch_table(scope), scope, values))
+    return await _put(tx, _switch_table(scope), scope, values, model.ManualControl)
 
 
 async def find_time(tx: Tx, scope: model.ControlScope) -> model.TimeControl | None:
-    row = await _find(tx, "symbol_times", scope)
-    return _time(row) if row else None
+    return await _find(tx, "symbol_times", scope, model.TimeControl)
 
 
 async def put_time(tx: Tx, scope: model.ControlScope, rule: model.TimeRule) -> model.TimeControl:
-    return _time(await _put(tx, "symbol_times", scope, structs.asdict(rule)))
+    return await _put(tx, "symbol_times", scope, structs.asdict(rule), model.TimeControl)
 
 
 def _switch_table(scope: model.ControlScope) -> str:
@@ -120,27 +127,37 @@ def _key(scope: model.ControlScope) -> dict[str, object]:
     )
 
 
-async def _find(tx: Tx, table: str, scope: model.ControlScope) -> Row | None:
+async def _find(
+    tx: Tx, table: str, scope: model.ControlScope, kind: type[Control]
+) -> Control | None:
     key = _key(scope)
     condition = " AND ".join(f"{column} = ${number}" for number, column in enumerate(key, 1))
-    query = f"SELECT * FROM {table} WHERE {condition}"  # noqa: S608 - our own constants
-    return await tx.fetchrow(query, *key.values())
+    columns = ", ".join(kind.__struct_fields__)
+    query = f"SELECT {columns} FROM {table} WHERE {condition}"  # noqa: S608 - our own constants
+    row = await tx.fetchrow(query, *key.values())
+    return kind(**row) if row else None
 
 
-async def _put(tx: Tx, table: str, scope: model.ControlScope, values: Mapping[str, object]) -> Row:
+async def _put(
+    tx: Tx,
+    table: str,
+    scope: model.ControlScope,
+    values: Mapping[str, object],
+    kind: type[Control],
+) -> Control:
     """Inserts a control, or gives the present one these values and the next version."""
     key = _key(scope)
-    columns = {"organization_id": scope.organization_id, **key, **values}
-    parameters = ", ".join(f"${number}" for number in range(1, len(columns) + 1))
+    given = {"organization_id": scope.organization_id, **key, **values}
+    parameters = ", ".join(f"${number}" for number in range(1, len(given) + 1))
     changes = ", ".join(f"{column} = excluded.{column}" for column in values)
     query = f"""
-        INSERT INTO {table} AS c ({", ".join(columns)}) VALUES ({parameters})
+        INSERT INTO {table} AS c ({", ".join(given)}) VALUES ({parameters})
         ON CONFLICT ({", ".join(key)}) DO UPDATE
         SET {changes}, version = c.version + 1, updated_at = clock_timestamp()
-        RETURNING *
+        RETURNING {", ".join(kind.__struct_fields__)}
     """  # noqa: S608 - our own constants
-    [row] = await tx.fetch(query, *columns.values())
-    return row
+    [row] = await tx.fetch(query, *given.values())
+    return kind(**row)
 
 
 async def delete_symbol_control(tx: Tx, scope: model.ControlScope) -> None:
@@ -163,11 +180,8 @@ async def count_other_symbols(tx: Tx, scope: model.ControlScope) -> int:
 
 # The first rows of both together are among the first rows of each.
 _LIST_SYMBOLS = """
-        SELECT coalesce(c.symbol, t.symbol) AS symbol, t.trading_start, t.trading_end,
-            t.stale_order_millis, t.timezone,
-            t.created_at AS time_created_at, t.updated_at AS time_updated_at,
-                t.version AS time_version,
-            c.manually_disabled, c.manual_reason, c.created_at, c.updated_at, c.version
+    SELECT coalesce(json_agg(listed), '[]')::text FROM (
+        SELECT coalesce(c.symbol, t.symbol) AS symbol, to_json(c) AS manual, to_json(t) AS time
         FROM (
             SELECT * FROM symbol_controls WHERE account_id = $1 {beyond} ORDER BY symbol {direction}
             LIMIT $2
@@ -176,6 +190,7 @@ _LIST_SYMBOLS = """
             LIMIT $2
         ) t ON t.symbol = c.symbol
         ORDER BY 1 {direction} LIMIT $2
+    ) AS listed
 """
 
 
@@ -184,75 +199,10 @@ async def list_symbol_controls(
 ) -> list[model.SymbolControl]:
     beyond, after = beyond_cursor(page, "symbol", 3)
     query = _LIST_SYMBOLS.format(beyond=beyond, direction=direction_of(page))
-    rows = await tx.fetch(query, account_id, page.limit + 1, *after)
-    return [
-        model.SymbolControl(
-            Symbol(row["symbol"]),
-            _manual(row) if row["version"] else None,
-            _time(row, "time_") if row["time_version"] else None,
-        )
-        for row in rows
-    ]
+    text = await tx.fetchval(query, account_id, page.limit + 1, *after)
+    return msgspec.json.decode(text, type=list[model.SymbolControl])
 
 
-def controls_from_texts(texts: Sequence[str | None]) -> model.Controls:
-    (
-        organization_id,
-        account_id,
-        off_1,
-        why_1,
-        off_2,
-        why_2,
-        off_3,
-        why_3,
-        version,
-        start,
-        end,
-        stale,
-        zone,
-        organization_halt_id,
-        organization_reason,
-        account_halt_id,
-        account_reason,
-    ) = texts
-    assert organization_id is not None, "an account that the transaction cannot see"
-    assert account_id is not None
-    rule = None
-    if version is not None:
-        rule = model.TimeRule(_time_of(start), _time_of(end), int(stale) if stale else None, zone)
-    return model.Controls(
-        organization_id=organization_id,
-        account_id=account_id,
-        organization=_switch(off_1, why_1),
-        account=_switch(off_2, why_2),
-        symbol=_switch(off_3, why_3),
-        time=rule,
-        organization_halt=_standing(organization_halt_id, organization_reason),
-        account_halt=_standing(account_halt_id, account_reason),
-    )
-
-
-def _switch(is_off: str | None, reason: str | None) -> model.Switch | None:
-    return None if is_off is None else model.Switch(is_off == "true", reason)
-
-
-def _standing(halt_id: str | None, reason: str | None) -> model.StandingHalt | None:
-    return None if halt_id is None else model.StandingHalt(halt_id, reason or "")
-
-
-def _time_of(text: str | None) -> time | None:
-    return None if text is None else time.fromisoformat(text)
-
-
-def _manual(row: Row) -> model.ManualControl:
-    switch = model.Switch(row["manually_disabled"], row["manual_reason"])
-    return model.ManualControl(switch, row["created_at"], row["updated_at"], row["version"])
-
-
-def _time(row: Row, prefix: str = "") -> model.TimeControl:
-    rule = model.TimeRule(
-        row["trading_start"], row["trading_end"], row["stale_order_millis"], row["timezone"]
-    )
-    return model.TimeControl(
-        rule, row[f"{prefix}created_at"], row[f"{prefix}updated_at"], row[f"{prefix}version"]
-    )
+def parse_controls(text: str | None) -> model.Controls:
+    assert text is not None, "an account that the transaction cannot see"
+    return msgspec.json.decode(text, type=model.Controls)

@@ -2,14 +2,32 @@
 decides. Times are the database's."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
 from uuid import UUID
 
+from msgspec.structs import astuple
+
 from trading_intents.controls.limits import store as limits
-from trading_intents.controls.store import COLUMNS, HALT_LOCK, JOINS
+from trading_intents.controls.model import Controls
+from trading_intents.controls.store import CONTROLS, HALT_LOCK, JOINS
+from trading_intents.execution.model import CommandState
+from trading_intents.ids import IdText
 from trading_intents.orders.model import ALIVE
 from trading_intents.outbox.intents_queue import CLAIMED_IDS
-from trading_intents.storage.pipeline import Reply, Statement, array_text
+from trading_intents.storage.pipeline import (
+    Reply,
+    RowParameters,
+    Statement,
+    array_text,
+    column_types,
+)
+from trading_intents.trading import (
+    FrozenStruct,
+    Leg,
+    OrderSide,
+    RouteStrategy,
+    Symbol,
+    VersionTerms,
+)
 
 ACTION_TYPES = {"intent.create": "CREATE", "intent.replace": "REPLACE", "intent.cancel": "CANCEL"}
 # Of facts by which an order is acknowledged.
@@ -36,67 +54,74 @@ SHARE_HALT_LOCKS = Statement(
 )
 
 
-class ClaimedCommand(NamedTuple):
-    """A claimed row, its order, and all that decides whether it is sent, as PostgreSQL's texts.
-    `claim_millis` is None when the account's lease is not ours any more."""
+class TicketRecord(VersionTerms, kw_only=True):
+    """The fields of an action's record that a ticket needs."""
 
-    row_id: str
+    symbol: Symbol
+    order_side: OrderSide
+    order_type: str
+    route_strategy: RouteStrategy
+
+
+class ClaimedLeg(FrozenStruct):
+    order_id: IdText
+    seq: int
+    leg: Leg
+    action_id: UUID
+    record: TicketRecord
+
+
+class ClaimedCommand(CommandState, kw_only=True):
+    """A claimed row, its order, and all that decides whether it is sent."""
+
+    row_id: int
     event_type: str
-    attempts: str
-    organization_id: str
-    account_id: str
-    order_id: str
-    seq: str
-    action_id: str
-    confirmed_action_id: str
-    record: str
-    leg: str | None
-    legs: str | None  # of a CREATE: those that are sent with it, as JSON
-    order_status: str
+    attempts: int
+    organization_id: IdText
+    account_id: IdText
+    order_id: IdText
+    seq: int
+    action_id: UUID
+    confirmed_action_id: UUID
+    record: TicketRecord
+    legs: tuple[ClaimedLeg, ...]  # of a CREATE: those that are sent with it
     external_order_id: str | None
-    cancel_requested: str
-    lookups: str
-    now: str
-    age_millis: str
-    claim_millis: str | None
-    sends: str  # attempts that are marked
-    is_open: str  # whether the last attempt's outcome is not recorded
-    is_resend: str
-    acknowledged: str
-    closes: str  # whether it is a CREATE that closes a position
-    is_halted_since: str  # whether a halt has ended since it was accepted
-    halt_stands: str | None  # of the halt that made it; None: no halt did
+    claim_seconds: float | None  # None: the account's lease is not ours any more
+    sends: int  # attempts that are marked
+    is_open: bool  # whether the last attempt's outcome is not recorded
     last_error: str | None  # of its last attempt
-    account_disabled: str
-    controls: tuple[str | None, ...]  # and the limits of the three levels
+    controls: Controls
+    limits: tuple[str | None, ...]  # of the three levels
 
 
 # LATERAL with LIMIT allows only look-ups by key.
 _READ_CLAIMED = f"""
+    SELECT row_to_json(claimed)::text FROM (
     SELECT asked.row_id, asked.event_type, asked.attempts, asked.organization_id, asked.account_id,
-        asked.order_id,
-        asked.seq, act.action_id, confirmed.action_id, act.record, asked.leg, linked.legs,
-            asked.order_status,
-        asked.external_order_id,
-        asked.cancel_requested, asked.lookups, clock_timestamp(),
-        (extract(epoch FROM clock_timestamp() - act.created_at) * 1000)::bigint,
+        asked.order_id, asked.seq, act.action_id, confirmed.action_id AS confirmed_action_id,
+        act.record::json, asked.leg IS NOT NULL AS is_leg, linked.legs, asked.order_status,
+        asked.external_order_id, asked.cancel_requested, asked.lookups, clock_timestamp() AS now,
+        extract(epoch FROM clock_timestamp() - act.created_at) AS age_seconds,
         CASE WHEN lease.is_ours
-            THEN (extract(epoch FROM clock_timestamp() - asked.claimed_at) * 1000)::bigint END,
+            THEN extract(epoch FROM clock_timestamp() - asked.claimed_at) END AS claim_seconds,
         marked.sends, marked.is_open, asked.is_resend,
-        EXISTS (SELECT FROM facts f WHERE f.order_id = asked.order_id
-            AND f.kind IN ({SHOWN_KINDS}) OFFSET 0),
+        EXISTS (
+            SELECT FROM facts f
+            WHERE f.order_id = asked.order_id AND f.kind IN ({SHOWN_KINDS}) OFFSET 0
+        ) AS acknowledged,
         asked.closes,
         EXISTS (
             SELECT FROM halts h
             WHERE h.scope_id IN (asked.organization_id, asked.account_id)
                 AND h.resumed_at >= act.created_at OFFSET 0
-        ),
+        ) AS is_halted_since,
         CASE WHEN asked.closes AND act.record::json ->> 'principal_type' = 'SYSTEM' THEN EXISTS (
             SELECT FROM halts h
             WHERE h.id = (act.record::json ->> 'principal_id')::uuid
                 AND h.resumed_at IS NULL OFFSET 0
-        ) END,
-        asked.last_error, a.disabled, {COLUMNS}, {limits.COLUMNS}
+        ) END AS halt_stands,
+        asked.last_error, a.disabled AS account_disabled,
+        ({CONTROLS}) AS controls, ARRAY [{limits.COLUMNS}] AS limits
     FROM (
         SELECT r.id AS row_id, r.event_type, r.attempts, r.organization_id, r.lane AS account_id,
             r.order_key AS order_id, (r.payload ->> 'seq')::bigint AS seq,
@@ -126,10 +151,10 @@ _READ_CLAIMED = f"""
             AND c.sent_at IS NOT NULL
     ) marked
     CROSS JOIN LATERAL (
-        SELECT json_agg(json_build_object(
+        SELECT coalesce(json_agg(json_build_object(
             'order_id', o.order_id, 'seq', o.create_seq, 'leg', o.leg, 'action_id', made.action_id,
             'record', made.record::json
-        )) AS legs
+        )), '[]') AS legs
         FROM (
             SELECT order_id, create_seq, leg FROM orders
             WHERE asked.has_legs AND account_id = asked.account_id
@@ -148,7 +173,8 @@ _READ_CLAIMED = f"""
           AND l.token = ($3::bigint[])[array_position($2::uuid[], asked.account_id)]
         LIMIT 1
     ) lease ON true
-    ORDER BY asked.row_id
+    ) AS claimed
+    ORDER BY row_id
 """  # noqa: S608 - our own constants
 
 
@@ -161,32 +187,27 @@ def read_claimed(worker_id: UUID, lease_tokens: Mapping[str, int]) -> Statement:
 
 
 def parse_claimed(reply: Reply) -> list[ClaimedCommand]:
-    columns = len(ClaimedCommand._fields) - 1
-    rows: list[list[Any]] = [
-        [None if value is None else value.decode() for value in row] for row in reply.rows
-    ]
-    return [ClaimedCommand._make((*row[:columns], tuple(row[columns:]))) for row in rows]
+    return reply.parse(ClaimedCommand)
 
 
-class MarkedCommand(NamedTuple):
-    account_id: str
+class MarkedCommand(FrozenStruct, kw_only=True):
+    account_id: IdText
     client_order_id: str
-    organization_id: str
-    order_id: str
-    seq: str
+    organization_id: IdText
+    order_id: IdText
+    seq: int
     action_type: str
+
+
+MARKED = RowParameters(column_types(MarkedCommand))
+_MARK_SENT = f"""
+    INSERT INTO commands ({MARKED.columns}, sent_at)
+    SELECT {MARKED.columns}, clock_timestamp() FROM {MARKED.rows} AS n
+    ON CONFLICT (account_id, client_order_id) DO UPDATE
+    SET sent_at = excluded.sent_at, unclear_at = NULL
+"""  # noqa: S608 - our own constants
 
 
 def mark_sent(commands: Sequence[MarkedCommand]) -> Statement:
     """Marks commands: once this has committed, they may have been sent."""
-    sql = """
-        INSERT INTO commands (account_id, client_order_id, organization_id, order_id, seq,
-            action_type, sent_at)
-        SELECT account_id, client_order_id, organization_id, order_id, seq, action_type,
-            clock_timestamp()
-        FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::uuid[], $5::bigint[], $6::text[])
-             AS new (account_id, client_order_id, organization_id, order_id, seq, action_type)
-        ON CONFLICT (account_id, client_order_id) DO UPDATE
-        SET sent_at = excluded.sent_at, unclear_at = NULL
-    """
-    return Statement(sql, tuple(array_text(column) for column in zip(*commands, strict=True)))
+    return Statement(_MARK_SENT, MARKED.pack(map(astuple, commands)))

@@ -5,17 +5,16 @@ import asyncio
 import contextlib
 from collections import Counter, deque
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 from msgspec.structs import replace
 
 from trading_intents.brokers.port import DUPLICATE_ID, CommandResult, Outcome
-from trading_intents.clock import Clock
 from trading_intents.errors import OutcomeUnknown, PlatformError
 from trading_intents.execution import claims, model
-from trading_intents.execution.claimed import TRUE, claimed_row, marked_commands, send_context
+from trading_intents.execution.claimed import claimed_row, marked_commands, send_context
 from trading_intents.execution.claims import ClaimedCommand
 from trading_intents.execution.recorder import CANCEL, Recorder, RecorderEntry
 from trading_intents.execution.sessions.leases import Claimable, Leases
@@ -28,9 +27,9 @@ from trading_intents.orders.model import OrderState
 from trading_intents.outbox import intents_queue as queue
 from trading_intents.outbox import model as outbox
 from trading_intents.outbox.model import CLAIM_SECONDS, HANDLER_SECONDS, ClaimedRow
+from trading_intents.outbox.outcomes import ENDED, log_failures, reason_of
 from trading_intents.outbox.queue import FailedAttempt, releasing
-from trading_intents.outbox.settling import ENDED, reason_of
-from trading_intents.storage.database import Pool
+from trading_intents.outbox.worker import WorkerContext
 from trading_intents.storage.grouped import TRANSACTION_ID, GroupTransactions, has_committed
 from trading_intents.storage.pipeline import Reply, Statement
 from trading_intents.telemetry import Log, Metrics
@@ -57,43 +56,72 @@ NOT_TAKEN = "no worker took it in time"
 CANCEL_LOST = frozenset({FactKind.CANCEL_REJECTED, FactKind.CANCEL_DROPPED})
 
 
-@dataclass(frozen=True, slots=True)
-class SendLimits:
-    max_age_millis: int
-    attempt_limit: int
-
-
-class Decided(FrozenStruct, frozen=True):
+class Decided(FrozenStruct):
     command: ClaimedCommand
     client_order_id: str
     session: BrokerSession | None
-    decision: model.Decision
+    decision: model.SendDecision
+
+
+@dataclass(slots=True, kw_only=True)
+class ClaimedBatch:
+    """The commands of one claim: those that go on, and those that are claimed again after so many
+    seconds, by their rows. `wakes` is the wake-up count at the claim."""
+
+    token: UUID
+    since_seconds: float
+    wakes: int
+    going: list[Decided] = field(default_factory=list)
+    held: dict[int, float] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)  # of each lane's commands
+
+    def add(self, decided: Decided) -> None:
+        self.counts[decided.command.account_id] += 1
+        if isinstance(decided.decision, model.Hold):
+            self.held[decided.command.row_id] = decided.decision.after_seconds
+        else:
+            self.going.append(decided)
+
+    def last_statements(self) -> list[Statement]:
+        """Marks what is to be sent, and gives back what is held."""
+        marked = []
+        for each in self.going:
+            if isinstance(each.decision, model.Send):
+                marked += marked_commands(each.command, each.client_order_id)
+        statements = []
+        if marked:
+            statements.append(claims.mark_sent(marked))
+        if self.held:
+            statements.append(releasing(self.held, [self.token] * len(self.held)))
+        return statements
+
+
+def _ids_in(reply: Reply) -> set[str]:
+    return {text for (text,) in reply.texts()}
 
 
 class Dispatcher:
     def __init__(
         self,
-        pool: Pool,
+        context: WorkerContext,
         transactions: GroupTransactions,
         leases: Leases,
         recorder: Recorder,
         wakeup: Wakeup,
-        limits: SendLimits,
         make_id: IdMaker,
-        clock: Clock,
-        metrics: Metrics,
-        log: Log,
+        max_age_millis: int,
     ) -> None:
-        self._pool = pool
+        self._pool = context.pool
+        self._attempt_limit = context.attempt_limit
+        self._clock = context.clock
+        self._metrics = context.metrics
+        self._log = context.log
         self._transactions = transactions
         self._leases = leases
         self._recorder = recorder
-        self._limits = limits
         self._wakeup = wakeup
         self._make_id = make_id
-        self._clock = clock
-        self._metrics = metrics
-        self._log = log
+        self._max_age_seconds = max_age_millis / 1000
         self._in_flight = 0
         self._recorded: deque[float] = deque(maxlen=MAX_IN_FLIGHT)  # when the last commands were
         self._last_lane = queue.FIRST_LANE  # of the last claim that had no room for every lane
@@ -113,13 +141,14 @@ class Dispatcher:
         self._transactions.close()
 
     async def _run(self) -> None:
-        pauses = POLL_SECONDS, self._log_failed, self._wakeup
         await repeat(
-            self._claim_all, *pauses, retry_seconds=RETRY_SECONDS, is_over=lambda: self._stopping
+            self._claim_all,
+            POLL_SECONDS,
+            log_failures(self._log, "commands not claimed"),
+            self._wakeup,
+            retry_seconds=RETRY_SECONDS,
+            is_over=lambda: self._stopping,
         )
-
-    def _log_failed(self, work: str, error: Exception) -> None:
-        self._log.warning("commands not claimed", reason=reason_of(error))
 
     async def _claim_all(self) -> None:
         while self._in_flight <= self._max_unrecorded() // 2 and await self._claim_some():
@@ -142,77 +171,63 @@ class Dispatcher:
         return more
 
     async def _claim(self, claimable: Claimable, limit: int) -> bool:
-        token = self._make_id()
-        since_seconds = self._clock.monotonic()
-        wakes = self._wakeup.count
+        batch = ClaimedBatch(
+            token=self._make_id(),
+            since_seconds=self._clock.monotonic(),
+            wakes=self._wakeup.count,
+        )
+        claim = queue.claim_by_lane(
+            free_slots=claimable.free_slots,
+            where=claimable.where,
+            limit=limit,
+            attempt_limit=self._attempt_limit,
+            token=batch.token,
+            after_lane=self._last_lane,
+        )
+        statements = [
+            claim,
+            TRANSACTION_ID,
+            claims.LOCK_CLAIMED_ORDERS,
+            claims.SHARE_HALT_LOCKS,
+            claims.read_claimed(self._leases.worker_id, claimable.lease_tokens),
+        ]
         async with self._transactions.transaction() as tx:
-            claimed, transaction_id, locked, shared, contexts = await tx.run(
-                [
-                    queue.claim_in_turn(
-                        free_slots=claimable.free_slots,
-                        where=claimable.where,
-                        limit=limit,
-                        attempt_limit=self._limits.attempt_limit,
-                        token=token,
-                        after_lane=self._last_lane,
-                    ),
-                    TRANSACTION_ID,
-                    claims.LOCK_CLAIMED_ORDERS,
-                    claims.SHARE_HALT_LOCKS,
-                    claims.read_claimed(self._leases.worker_id, claimable.lease_tokens),
-                ]
-            )
+            claimed, transaction_id, locked, shared, contexts = await tx.run(statements)
             shares = queue.parse_shares(claimed)
             if not shares:
                 return False
-            locked_ids = {row[0].decode() for row in locked.rows if row[0]}
-            steady = {row[0].decode() for row in shared.rows if row[0]}
-            decided = []
+            locked_ids = _ids_in(locked)
+            steady = _ids_in(shared)
             pacer = Pacer()
             for command in claims.parse_claimed(contexts):
-                decided.append(self._decide(command, locked_ids, steady))
+                batch.add(self._decide(command, locked_ids, steady))
                 await pacer.pause_if_due()
-            sending = [each for each in decided if isinstance(each.decision, model.Send)]
-            sent = [
-                mark
-                for each in sending
-                for mark in marked_commands(each.command, each.client_order_id)
-            ]
-            held = {
-                int(each.command.row_id): each.decision.after_seconds
-                for each in decided
-                if isinstance(each.decision, model.Hold)
-            }
             try:
-                await tx.commit(
-                    [
-                        *([claims.mark_sent(sent)] if sent else ()),
-                        *([releasing(held, [token] * len(held))] if held else ()),
-                    ]
-                )
+                await tx.commit(batch.last_statements())
             except OutcomeUnknown:
-                if kept := [each for each in decided if not isinstance(each.decision, model.Hold)]:
-                    proof = queue.find_claimed(kept[0].command.row_id, token)
-                    outcome = self._ask_outcome(transaction_id, proof, since_seconds)
-                    for each in kept:
-                        self._start(each, token, since_seconds, NO_ROOM, outcome)
+                self._start_unresolved(batch, transaction_id)
                 raise
-        for after_seconds in set(held.values()):
+        for after_seconds in set(batch.held.values()):
             self._wakeup.wake_after(after_seconds)
-        counts = Counter(each.command.account_id for each in decided)
-        # Lanes with perhaps more.
-        cut = {lane for lane, share in shares.items() if counts[lane] >= share}
-        if len(shares) >= limit:
+        cut = {lane for lane, share in shares.items() if batch.counts[lane] >= share}
+        for each in batch.going:
+            may_be_more = each.command.account_id in cut
+            self._start(each, batch, NO_ROOM if may_be_more else batch.wakes)
+        is_full = len(shares) >= limit
+        if is_full:
             self._last_lane = max(shares, key=lambda lane: (lane <= self._last_lane, lane))
-        for each in decided:
-            if not isinstance(each.decision, model.Hold):
-                self._start(
-                    each, token, since_seconds, NO_ROOM if each.command.account_id in cut else wakes
-                )
-        is_short = len(shares) >= limit or any(
-            shares[lane] < claimable.free_slots[lane] for lane in cut
-        )
-        return is_short and len(held) < len(decided)
+        is_short = is_full or any(shares[lane] < claimable.free_slots[lane] for lane in cut)
+        return is_short and bool(batch.going)
+
+    def _start_unresolved(self, batch: ClaimedBatch, transaction_id: Reply) -> None:
+        """Starts the commands of a claim whose COMMIT was not answered: each waits until it is
+        known how the claim ended."""
+        if not batch.going:
+            return
+        proof = queue.find_claimed(str(batch.going[0].command.row_id), batch.token)
+        outcome = self._ask_outcome(transaction_id, proof, batch.since_seconds)
+        for each in batch.going:
+            self._start(each, batch, NO_ROOM, outcome)
 
     def _ask_outcome(
         self, transaction_id: Reply, proof: Statement, since_seconds: float
@@ -241,42 +256,45 @@ class Dispatcher:
         """`steady` are the organizations in which no halt begins or ends meanwhile; a CANCEL does
         not mind."""
         is_cancel = command.event_type == CANCEL
-        attempt = int(command.sends) - (command.is_open == TRUE) if is_cancel else 0
-        client_id = client_order_id(UUID(command.action_id), attempt)
+        attempt = command.sends - command.is_open if is_cancel else 0
+        client_id = client_order_id(command.action_id, attempt)
         session = self._leases.sessions.get(UUID(command.account_id))
-        if command.order_id not in locked_ids or not (
-            is_cancel or command.organization_id in steady
-        ):
-            return Decided(command, client_id, session, model.Hold(LOCKED_PAUSE_SECONDS))
-        if command.claim_millis is None or session is None:
-            return Decided(command, client_id, session, model.Hold(NOT_OURS_SECONDS))
-        kept_by = (
-            session.hindrance(int(command.age_millis) / 1000) or command.last_error or NOT_TAKEN
-        )
-        decision = model.decide(
-            send_context(command, client_id, self._limits.max_age_millis / 1000, kept_by)
-        )
-        if isinstance(decision, model.Send):
-            wait_seconds = session.budget.wait_seconds(is_cancel, self._clock.monotonic())
-            if not session.is_up or (session.breaker.is_open and not is_cancel):
-                decision = model.Hold(NOT_OURS_SECONDS)
-            elif wait_seconds > 0:
-                decision = model.Hold(wait_seconds)
-            else:
-                session.budget.take()
+        is_steady = is_cancel or command.organization_id in steady
+        decision: model.SendDecision
+        if command.order_id not in locked_ids or not is_steady:
+            decision = model.Hold(LOCKED_PAUSE_SECONDS)
+        elif command.claim_seconds is None or session is None:
+            decision = model.Hold(NOT_OURS_SECONDS)
+        else:
+            kept_by = session.hindrance(command.age_seconds) or command.last_error or NOT_TAKEN
+            context = send_context(command, client_id, self._max_age_seconds, kept_by)
+            decision = model.decide_send(context)
+            if isinstance(decision, model.Send):
+                decision = self._take_request(decision, session, is_cancel)
         return Decided(command, client_id, session, decision)
+
+    def _take_request(
+        self, send: model.Send, session: BrokerSession, is_cancel: bool
+    ) -> model.Send | model.Hold:
+        """Takes a request of the session's budget, or holds the command until it may."""
+        if not session.is_up or (session.breaker.is_open and not is_cancel):
+            return model.Hold(NOT_OURS_SECONDS)
+        wait_seconds = session.budget.wait_seconds(is_cancel, self._clock.monotonic())
+        if wait_seconds > 0:
+            return model.Hold(wait_seconds)
+        session.budget.take()
+        return send
 
     def _start(
         self,
         decided: Decided,
-        token: UUID,
-        since_seconds: float,
+        batch: ClaimedBatch,
         wakes: int,
         outcome: asyncio.Task[bool | None] | None = None,
     ) -> None:
-        """Takes a slot and starts the task. `wakes` is the wake-up count at the claim: if it is
-        another when the task ends, or if the claim was limited (NO_ROOM), there may be more to
-        claim. `outcome` says whether the claim has committed, if its COMMIT was not answered."""
+        """Takes a slot and starts the task. If `wakes` is not the wake-up count when the task ends,
+        as after a claim that was limited (NO_ROOM), there may be more to claim. `outcome` says
+        whether the claim has committed, if its COMMIT was not answered."""
         assert decided.session is not None
         session = decided.session
         session.in_flight += 1
@@ -291,7 +309,7 @@ class Dispatcher:
             if not task.cancelled() and (error := task.exception()):
                 self._log.error("command not carried out", exc_info=error)
 
-        task = asyncio.create_task(self._carry_out(decided, session, token, since_seconds, outcome))
+        task = asyncio.create_task(self._carry_out(decided, session, batch, outcome))
         self._sending.add(task)
         task.add_done_callback(on_end)
 
@@ -318,8 +336,7 @@ class Dispatcher:
         self,
         decided: Decided,
         session: BrokerSession,
-        token: UUID,
-        since_seconds: float,
+        batch: ClaimedBatch,
         outcome: asyncio.Task[bool | None] | None,
     ) -> None:
         if outcome is not None:
@@ -329,14 +346,16 @@ class Dispatcher:
                     # claim expires.
                     return
         command = decided.command
-        row = claimed_row(command, token)
+        since_seconds = batch.since_seconds
+        row = claimed_row(command, batch.token)
         entry = RecorderEntry(
             account_ref=session.account_ref, row=row, client_order_id=decided.client_order_id
         )
         match decided.decision:
-            case model.Settle(own, unclear):
+            case model.EndCommand(own, unclear):
                 entry = replace(entry, own=own, is_unclear=unclear, look_up=unclear)
-                entry = self._repeat_cancel(entry, row) if unclear else entry
+                if unclear:
+                    entry = self._repeat_cancel(entry, row)
             case model.Send() as send:
                 result = await self._send(
                     session, model.COMMANDS[command.event_type], send, since_seconds
@@ -380,7 +399,7 @@ class Dispatcher:
                     replace(entry, is_unsent=True), row, result.message, wait_seconds
                 )
             case Outcome.NOT_SENT:
-                if row.attempts >= self._limits.attempt_limit:
+                if row.attempts >= self._attempt_limit:
                     entry = replace(
                         entry,
                         own=(model.used_up(command, row.order_key, client_id, result.message),),
@@ -399,16 +418,15 @@ class Dispatcher:
     def _repeat_cancel(self, entry: RecorderEntry, row: ClaimedRow) -> RecorderEntry:
         """Only a CANCEL whose answer was lost is sent again, unless a look-up ends its order
         before."""
-        return (
-            self._fail_attempt(entry, row, "no answer came") if row.event_type == CANCEL else entry
-        )
+        if row.event_type != CANCEL:
+            return entry
+        return self._fail_attempt(entry, row, "no answer came")
 
     def _fail_attempt(
         self, entry: RecorderEntry, row: ClaimedRow, reason: str, after_seconds: float | None = None
     ) -> RecorderEntry:
-        self._wakeup.wake_after(
-            outbox.backoff_seconds(row.attempts) if after_seconds is None else after_seconds
-        )
+        delay = outbox.backoff_seconds(row.attempts) if after_seconds is None else after_seconds
+        self._wakeup.wake_after(delay)
         return replace(entry, failed_attempt=FailedAttempt(row, reason, after_seconds))
 
     async def _record(self, entry: RecorderEntry, row: ClaimedRow, since_seconds: float) -> None:
@@ -434,11 +452,10 @@ class Dispatcher:
             spent_seconds
         )
         if written.status is None:
-            self._log.warning(
-                "outbox claim lost", queue=row.queue, event_type=row.event_type, row=row.id
-            )
+            self._log.warning("outbox claim lost", **row.log_fields)
             return
-        self._metrics.outbox_rows.labels(row.queue, row.event_type, ENDED[written.status]).inc()
+        ended = ENDED[written.status]
+        self._metrics.outbox_rows.labels(row.queue, row.event_type, ended).inc()
         booked = written.orders.get(id_text(row.order_key))
         if (
             any(fact.kind in CANCEL_LOST for fact in entry.own)

@@ -48,29 +48,33 @@ COMMANDS = {
 }
 
 
-class SendContext(FrozenStruct, frozen=True, kw_only=True):
-    """All that decides whether a command is sent, read under its order's lock. Ages are by the
-    database's clock."""
+class CommandState(FrozenStruct, kw_only=True):
+    """A command and its order, read under the order's lock. Ages are by the database's clock."""
 
-    command: CommandKind
-    order_id: UUID
-    ticket: port.OrderTicket  # for a CANCEL, with the order's current terms
     now: datetime
     age_seconds: float
-    claim_seconds: float
     order_status: str
     acknowledged: bool
     cancel_requested: bool
-    is_sent: bool  # marked as sent, and its outcome is not recorded
     is_resend: bool  # a CREATE that was marked before, and proved never to have arrived
     lookups: int
     account_disabled: bool
-    controls: Controls
-    max_age_seconds: float
     is_leg: bool = False
     closes: bool = False  # a CREATE that closes a position: it passes a halt
     is_halted_since: bool = False  # a halt has ended since it was accepted
     halt_stands: bool | None = None  # of the halt that made it; None: no halt did
+
+
+class SendContext(CommandState, kw_only=True):
+    """All that decides whether a command is sent."""
+
+    command: CommandKind
+    order_id: UUID
+    ticket: port.OrderTicket  # for a CANCEL, with the order's current terms
+    claim_seconds: float
+    is_sent: bool  # marked as sent, and its outcome is not recorded
+    controls: Controls
+    max_age_seconds: float
     limits: AppliedLimits = NO_LIMITS
     kept_by: str | None = None  # what has kept it from being sent so far
 
@@ -85,7 +89,7 @@ class SendContext(FrozenStruct, frozen=True, kw_only=True):
         return self.controls.without_halts() if self.closes else self.controls
 
 
-class Send(FrozenStruct, frozen=True):
+class Send(FrozenStruct):
     """The command is marked and sent. It is stale after `left_seconds`; the call ends after
     `call_seconds`."""
 
@@ -94,37 +98,37 @@ class Send(FrozenStruct, frozen=True):
     call_seconds: float
 
 
-class Settle(FrozenStruct, frozen=True):
+class EndCommand(FrozenStruct):
     """The command ends without a call. `unclear`: it was sent before, and is looked up."""
 
     own: tuple[PlatformFact, ...] = ()
     unclear: bool = False
 
 
-class Hold(FrozenStruct, frozen=True):
+class Hold(FrozenStruct):
     """The command is claimed again after this many seconds."""
 
     after_seconds: float
 
 
-Decision = Send | Settle | Hold
+SendDecision = Send | EndCommand | Hold
 
 
-def decide(context: SendContext) -> Decision:
+def decide_send(context: SendContext) -> SendDecision:
     if context.order_status in FINAL_STATUSES:
-        return Settle()
+        return EndCommand()
     if context.is_sent:
-        return Settle((_fact(context, FactKind.UNCERTAIN),), unclear=True)
+        return EndCommand((_fact(context, FactKind.UNCERTAIN),), unclear=True)
     if context.command is CommandKind.SUBMIT and context.acknowledged:
         # Not marked, and yet it arrived: a worker that was paused before its call has resumed.
-        return Settle(unclear=True)
+        return EndCommand(unclear=True)
     if context.command is CommandKind.CANCEL:
         # A leg that its broker has not named yet cannot be cancelled: it is named, or ends with its
         # entry.
         may_wait = context.is_leg or (not context.lookups and context.age_seconds < HOLD_SECONDS)
         return _hold(context) if may_wait and not context.acknowledged else _send(context, None)
     if given_up := _given_up(context):
-        return Settle((given_up,))
+        return EndCommand((given_up,))
     if context.command is CommandKind.REPLACE and not context.acknowledged:
         return _hold(context)
     return _send(context, max_age_seconds(context) - context.age_seconds)
@@ -224,20 +228,16 @@ def _fact(
     )
 
 
-def _send(context: SendContext, left_seconds: float | None) -> Decision:
+def _send(context: SendContext, left_seconds: float | None) -> SendDecision:
     if context.claim_seconds > SEND_SECONDS:
         return Hold(0.0)
     return Send(context.ticket, left_seconds, CALL_SECONDS - context.claim_seconds)
 
 
-class UnresolvedOrder(FrozenStruct, frozen=True, kw_only=True):
-    """An order that the broker may or may not have, or that has a command whose answer was lost."""
+class UnresolvedCommands(FrozenStruct, kw_only=True):
+    """The commands of an order that the broker may or may not have."""
 
-    order_status: str
-    is_unwanted: bool  # the broker may work it though we ended it
-    acknowledged: bool
     is_sent: bool  # its CREATE is marked
-    is_restored: bool  # the CREATE or REPLACE in doubt is from a restored backup
     was_cancelled: bool  # a CANCEL was asked for, whatever its outcome
     replace_id: str | None  # client order ids of unanswered commands
     cancel_id: str | None
@@ -247,6 +247,15 @@ class UnresolvedOrder(FrozenStruct, frozen=True, kw_only=True):
     is_entry_acknowledged: bool | None = None  # of a leg
     was_halted: bool = False  # a halt came since it was accepted
     is_cancelling: bool = False  # a CANCEL is queued, or was sent lately
+
+
+class UnresolvedOrder(UnresolvedCommands, kw_only=True):
+    """An order that the broker may or may not have, or that has a command whose answer was lost."""
+
+    order_status: str
+    is_unwanted: bool  # the broker may work it though we ended it
+    acknowledged: bool
+    is_restored: bool  # the CREATE or REPLACE in doubt is from a restored backup
 
 
 class Verdict(StrEnum):
@@ -270,34 +279,40 @@ def classify_lookup(
     REPLACE."""
     if unresolved.order_status in FINAL_STATUSES:
         return Verdict.KNOWN
-    if not unresolved.acknowledged and unresolved.is_entry_acknowledged is not None:
-        # While its entry is not known either, that one is looked up, and the leg is named or ends
-        # with it.
-        return Verdict.UNKNOWN if unresolved.is_entry_acknowledged else Verdict.KNOWN
     if not unresolved.acknowledged:
-        if not unresolved.is_sent:
-            return Verdict.KNOWN  # it is in the queue
-        return Verdict.MISSING if _is_proved_absent(order, lookup) else Verdict.UNKNOWN
+        return _classify_unacknowledged(unresolved, order, lookup)
     if unresolved.replace_id:
         was_reported = isinstance(order, port.OrderSnapshot) or replaced == port.Absent(
             never_sent=True
         )
-        return (
-            Verdict.MISSING
-            if was_reported and _is_proved_absent(replaced, lookup)
-            else Verdict.UNKNOWN
-        )
+        return _missing_if(was_reported and _is_proved_absent(replaced, lookup))
     if unresolved.cancel_id:
-        return (
-            Verdict.MISSING
-            if isinstance(order, port.OrderSnapshot) and is_working(order)
-            else Verdict.UNKNOWN
-        )
-    if isinstance(order, port.OrderSnapshot):
-        if unresolved.is_unwanted:
+        return _missing_if(isinstance(order, port.OrderSnapshot) and is_working(order))
+    match order:
+        case port.OrderSnapshot() if unresolved.is_unwanted:
             return Verdict.ALIVE
-        return Verdict.WAITING if unresolved.is_pending else Verdict.KNOWN
-    return Verdict.LOST if isinstance(order, port.Absent) else Verdict.UNKNOWN
+        case port.OrderSnapshot():
+            return Verdict.WAITING if unresolved.is_pending else Verdict.KNOWN
+        case port.Absent():
+            return Verdict.LOST
+        case port.LookupUnknown():
+            return Verdict.UNKNOWN
+
+
+def _classify_unacknowledged(
+    unresolved: UnresolvedOrder, order: port.Lookup, lookup: port.LookupKind
+) -> Verdict:
+    if unresolved.is_entry_acknowledged is not None:
+        # While its entry is not known either, that one is looked up, and the leg is named or ends
+        # with it.
+        return Verdict.UNKNOWN if unresolved.is_entry_acknowledged else Verdict.KNOWN
+    if not unresolved.is_sent:
+        return Verdict.KNOWN  # it is in the queue
+    return _missing_if(_is_proved_absent(order, lookup))
+
+
+def _missing_if(is_missing: bool) -> Verdict:
+    return Verdict.MISSING if is_missing else Verdict.UNKNOWN
 
 
 def _is_proved_absent(found: port.Lookup | None, lookup: port.LookupKind) -> bool:
@@ -364,7 +379,7 @@ def lookup_delay_seconds(verdict: Verdict, unresolved: UnresolvedOrder) -> float
 
 
 def next_lookup_seconds(lookups: int, absent_seconds: float | None) -> float:
-    """Plans the second proof of absence as early as it counts."""
+    """Puts the second proof of absence as early as it counts."""
     delay = pause_after(LOOKUP_PAUSES_SECONDS, lookups)
     if absent_seconds is not None and absent_seconds < PROOF_SECONDS:
         delay = min(delay, PROOF_SECONDS - absent_seconds)

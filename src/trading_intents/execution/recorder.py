@@ -10,9 +10,9 @@ from trading_intents.brokers.port import BrokerBalance, BrokerEvent
 from trading_intents.errors import Unavailable
 from trading_intents.execution import store
 from trading_intents.execution.model import LOOKUP_PAUSES_SECONDS
-from trading_intents.ids import IdText
+from trading_intents.ids import IdText, id_text
 from trading_intents.loops import Wakeup
-from trading_intents.orders.ledger.booking import SettledOrder
+from trading_intents.orders.ledger.booking import DerivedOrder
 from trading_intents.orders.ledger.matching import AccountRecording, AccountRef, PlatformFact
 from trading_intents.orders.ledger.recording import (
     RecordedAccount,
@@ -26,7 +26,7 @@ from trading_intents.outbox.model import ClaimedRow, Status
 from trading_intents.outbox.queue import FailedAttempt, completing, retrying
 from trading_intents.storage.database import Tx
 from trading_intents.storage.grouped import GroupCommit, GroupTransactions, PoolTransaction
-from trading_intents.storage.pipeline import Statement, StatementRefused
+from trading_intents.storage.pipeline import Reply, Statement, StatementRefused
 from trading_intents.storage.signals import Signals
 from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.telemetry import Log, Metrics
@@ -42,7 +42,7 @@ UNIQUE_VIOLATION = "23505"
 LIMIT_LOCK_WAIT = Statement("SET LOCAL lock_timeout = '50ms'")
 
 
-class RecorderEntry(FrozenStruct, frozen=True, kw_only=True):
+class RecorderEntry(FrozenStruct, kw_only=True):
     """Written as a whole. A claimed `row` is completed, or with `failed_attempt` put back or
     failed."""
 
@@ -58,12 +58,12 @@ class RecorderEntry(FrozenStruct, frozen=True, kw_only=True):
     look_up: bool = False  # the order's state at the broker is unknown
 
 
-class RecorderResult(FrozenStruct, frozen=True):
+class RecorderResult(FrozenStruct):
     """The new status of an entry's row, None when its claim was lost and nothing of the entry was
     written; and the current state of the orders that changed in its transaction."""
 
     status: Status | None
-    orders: Mapping[IdText, SettledOrder]
+    orders: Mapping[IdText, DerivedOrder]
 
 
 class Recorder:
@@ -158,63 +158,68 @@ class Recorder:
             recorded, replies = await record(
                 tx, _recordings(entries), lock_rows, before=[LIMIT_LOCK_WAIT]
             )
-            held = parse_locked(replies[0]) if rows else set()
-            if any((row.id, row.token) not in held for row in rows):
+            if rows and not _hold_all(rows, replies[0]):
                 if len(entries) > 1:
                     raise _RowClaimLost  # the batch is split
                 return [RecorderResult(None, {})]
-            cancelled = {order_id for each in recorded for order_id in each.cancelled}
-            entries = [_make_due_now(entry, cancelled) for entry in entries]
-            ends = self._end_rows(entries, recorded)
+            statements = write_statements(recorded)
+            statements += _schedule_look_ups(entries, recorded)
+            statements += self._end_rows(entries, recorded)
+            statements += publish_statements(recorded)
             try:
-                await tx.commit([*write_statements(recorded), *ends, *publish_statements(recorded)])
+                await tx.commit(statements)
             except StatementRefused as error:
                 # The locks of orders and accounts are held by now.
                 if error.code == LOCK_NOT_AVAILABLE:
                     raise _StreamHeadHeld(error.code, "a stream head is held") from None
                 raise
+        orders: dict[IdText, DerivedOrder] = {}
         for each in recorded:
+            orders |= each.orders
             self.notify_committed(each)
         if any(entry.look_up for entry in entries):
             self._lookup_wakeup.wake_after(LOOKUP_PAUSES_SECONDS[0])
-        orders = {order_id: booked for each in recorded for order_id, booked in each.orders.items()}
         return [RecorderResult(self._status(entry), orders) for entry in entries]
 
     def _end_rows(
         self, entries: Sequence[RecorderEntry], recorded: Sequence[RecordedAccount]
     ) -> list[Statement]:
-        """Plans look-ups, changes the marks of sends, and completes rows or puts them back."""
-        doubted = {entry.row.order_key for entry in entries if entry.look_up and entry.row}
-        resurrected = {order_id for each in recorded for order_id in each.resurrected}
-        unclear, unsent = (
-            [
-                (entry.account_ref.account_id, entry.client_order_id)
-                for entry in entries
-                if getattr(entry, name)
-            ]
-            for name in ("is_unclear", "is_unsent")
-        )
-        done = [entry.row for entry in entries if entry.row and not entry.failed_attempt]
-        failed_attempts = [entry.failed_attempt for entry in entries if entry.failed_attempt]
-        return [
-            *([store.looking_up(doubted, LOOKUP_PAUSES_SECONDS[0])] if doubted else ()),
-            *([store.looking_up(resurrected, 0)] if resurrected else ()),
-            *([store.marking_unclear(unclear)] if unclear else ()),
-            *([store.unmarking_sent(unsent)] if unsent else ()),
-            *([completing(done)] if done else ()),
-            *([retrying(failed_attempts, self._attempt_limit)] if failed_attempts else ()),
-        ]
+        """Changes the marks of sends, and completes rows or puts them back."""
+        cancelled = set[IdText]()
+        for each in recorded:
+            cancelled |= each.cancelled
+        unclear: list[tuple[UUID, str]] = []
+        unsent: list[tuple[UUID, str]] = []
+        done: list[ClaimedRow] = []
+        failed: list[FailedAttempt] = []
+        for entry in entries:
+            command = (entry.account_ref.account_id, entry.client_order_id)
+            if entry.is_unclear:
+                unclear.append(command)
+            if entry.is_unsent:
+                unsent.append(command)
+            if entry.failed_attempt:
+                failed.append(_due_now(entry.failed_attempt, cancelled))
+            elif entry.row:
+                done.append(entry.row)
+        statements = []
+        if unclear:
+            statements.append(store.setting_unclear(unclear))
+        if unsent:
+            statements.append(store.unmarking_sent(unsent))
+        if done:
+            statements.append(completing(done))
+        if failed:
+            statements.append(retrying(failed, self._attempt_limit))
+        return statements
 
     def _status(self, entry: RecorderEntry) -> Status | None:
         if entry.row is None:
             return None
         if entry.failed_attempt is None:
             return Status.COMPLETED
-        return (
-            Status.PENDING
-            if entry.failed_attempt.row.attempts < self._attempt_limit
-            else Status.FAILED
-        )
+        has_attempts = entry.failed_attempt.row.attempts < self._attempt_limit
+        return Status.PENDING if has_attempts else Status.FAILED
 
 
 class _StreamHeadHeld(StatementRefused):
@@ -225,32 +230,59 @@ class _RowClaimLost(Exception):
     """Another worker has claimed a row of the batch."""
 
 
+def _hold_all(rows: Sequence[ClaimedRow], locked: Reply) -> bool:
+    held = parse_locked(locked)
+    return all((row.id, row.token) in held for row in rows)
+
+
 def _recordings(entries: Sequence[RecorderEntry]) -> list[AccountRecording]:
-    """One recording for each account; an order whose row is put back is locked with the others."""
-    return [
-        AccountRecording(
-            part[0].account_ref,
-            [event for entry in part for event in entry.events],
-            [fact for entry in part for fact in entry.own],
-            frozenset(entry.row.order_key for entry in part if entry.row and entry.failed_attempt),
-            next((entry.balance for entry in reversed(part) if entry.balance), None),
-        )
-        for part in _split(entries, lambda entry: entry.account_ref.account_id)
-    ]
+    parts = _split(entries, lambda entry: entry.account_ref.account_id)
+    return [_recording(part) for part in parts]
 
 
-def _make_due_now(entry: RecorderEntry, cancelled: set[IdText]) -> RecorderEntry:
+def _recording(entries: Sequence[RecorderEntry]) -> AccountRecording:
+    """Of one account's entries; an order whose row is put back is locked with the others."""
+    events: list[BrokerEvent] = []
+    own: list[PlatformFact] = []
+    also_locked = set[UUID]()
+    balance = None
+    for entry in entries:
+        events += entry.events
+        own += entry.own
+        balance = entry.balance or balance
+        if entry.failed_attempt:
+            also_locked.add(entry.failed_attempt.row.order_key)
+    return AccountRecording(
+        account_ref=entries[0].account_ref,
+        events=events,
+        own=own,
+        also_locked=frozenset(also_locked),
+        balance=balance,
+    )
+
+
+def _schedule_look_ups(
+    entries: Sequence[RecorderEntry], recorded: Sequence[RecordedAccount]
+) -> list[Statement]:
+    doubted = {entry.row.order_key for entry in entries if entry.look_up and entry.row}
+    resurrected = set[UUID]()
+    for each in recorded:
+        resurrected.update(each.resurrected)
+    statements = []
+    if doubted:
+        statements.append(store.looking_up(doubted, LOOKUP_PAUSES_SECONDS[0]))
+    if resurrected:
+        statements.append(store.looking_up(resurrected, 0))
+    return statements
+
+
+def _due_now(failed: FailedAttempt, cancelled: set[IdText]) -> FailedAttempt:
     """Makes the next attempt due at once if its order was cancelled meanwhile, so that the CANCEL
     behind it does not wait. A CANCEL makes waiting rows due under the order's lock, which is held
     here as well."""
-    failed = entry.failed_attempt
-    if (
-        failed is None
-        or str(failed.row.order_key) not in cancelled
-        or failed.row.event_type == CANCEL
-    ):
-        return entry
-    return replace(entry, failed_attempt=replace(failed, after_seconds=0.0, is_urgent=True))
+    if failed.row.event_type == CANCEL or id_text(failed.row.order_key) not in cancelled:
+        return failed
+    return replace(failed, after_seconds=0.0, is_urgent=True)
 
 
 def _split(

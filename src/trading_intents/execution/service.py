@@ -9,7 +9,7 @@ from trading_intents.accounts.vault import Vault
 from trading_intents.brokers.port import Outcome
 from trading_intents.brokers.registry import Registry
 from trading_intents.controls.halts.service import CHANNEL as HALTS
-from trading_intents.execution.dispatcher import Dispatcher, SendLimits
+from trading_intents.execution.dispatcher import Dispatcher
 from trading_intents.execution.halting.worker import HaltWorker
 from trading_intents.execution.model import COMMANDS
 from trading_intents.execution.reconciler import FOUND, Reconciler
@@ -22,13 +22,13 @@ from trading_intents.intents.writing.system import PlatformActions
 from trading_intents.loops import Wakeup, repeat, start_loop, stop_tasks
 from trading_intents.orders.facts import CommandKind
 from trading_intents.outbox.model import HANDLER_SECONDS, Queue, channel
-from trading_intents.outbox.settling import make_outbox_series
-from trading_intents.outbox.upkeep import keep_up
+from trading_intents.outbox.outcomes import log_failures, make_outbox_series
+from trading_intents.outbox.upkeep import keep_outbox
 from trading_intents.outbox.worker import WorkerContext
 from trading_intents.prices.model import PriceRules
 from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.storage.signals import Signals
-from trading_intents.telemetry import make_series
+from trading_intents.telemetry import Metrics, make_series
 
 
 class Execution:
@@ -48,77 +48,51 @@ class Execution:
         on_trades: Callable[[UUID], None] = lambda _: None,
     ) -> None:
         """`settings` gives a broker's settings by its name."""
-        pool = context.pool
-        clock = context.clock
-        metrics = context.metrics
-        log = context.log
-        limits = SendLimits(max_age_millis, context.attempt_limit)
-        self._claim_wakeup = Wakeup()
         lookup_wakeup = Wakeup()
+        self._claim_wakeup = Wakeup()
         self._recorder = Recorder(
-            open_transactions(),
-            context.attempt_limit,
-            lookup_wakeup,
-            signals,
-            metrics,
-            log,
-            on_trades,
+            transactions=open_transactions(),
+            attempt_limit=context.attempt_limit,
+            lookup_wakeup=lookup_wakeup,
+            signals=signals,
+            metrics=context.metrics,
+            log=context.log,
+            on_trades=on_trades,
         )
         dependencies = SessionDependencies(
-            pool=pool,
-            integrations_pool=pool.share(),
+            pool=context.pool,
+            integrations_pool=context.pool.share(),
             brokers=brokers,
             vault=vault,
             settings=settings,
             signals=signals,
             recorder=self._recorder,
-            clock=clock,
-            metrics=metrics,
-            log=log,
+            clock=context.clock,
+            metrics=context.metrics,
+            log=context.log,
             open_transactions=open_transactions,
             reconcile_seconds=reconcile_seconds,
             prices=prices,
         )
         self.leases = Leases(dependencies, make_id, max_age_millis, self._claim_wakeup)
         self._dispatcher = Dispatcher(
-            pool=pool,
+            context=context,
             transactions=open_transactions(),
             leases=self.leases,
             recorder=self._recorder,
             wakeup=self._claim_wakeup,
-            limits=limits,
             make_id=make_id,
-            clock=clock,
-            metrics=metrics,
-            log=log,
+            max_age_millis=max_age_millis,
         )
         self._reconciler = Reconciler(
-            pool=pool,
-            leases=self.leases,
-            recorder=self._recorder,
-            wakeup=lookup_wakeup,
-            limits=limits,
-            append_cancel=actions.cancel,
-            clock=clock,
-            metrics=metrics,
-            log=log,
+            context, self.leases, self._recorder, lookup_wakeup, actions.cancel
         )
-        self._halts = HaltWorker(
-            pool=pool, leases=self.leases, actions=actions, signals=signals, clock=clock, log=log
-        )
-        self._drift = DriftCheck(pool, self.leases, max_age_millis, metrics, log)
+        self._halts = HaltWorker(context, self.leases, actions, signals)
+        self._drift = DriftCheck(context, self.leases, max_age_millis)
         self._context = context
         self._signals = signals
-        make_outbox_series(Queue.INTENTS, COMMANDS, metrics)
-        commands = [command.lower() for command in CommandKind]
-        make_series(metrics.execution_sends, commands, [outcome.lower() for outcome in Outcome])
-        make_series(metrics.execution_call_seconds, commands)
-        make_series(metrics.execution_lookups, FOUND.values())
-        make_series(metrics.execution_links, ConnectionState)
-        for broker in brokers.all():
-            for metric in (metrics.orders, metrics.fills, metrics.order_rejects):
-                make_series(metric, (broker.name,), broker.environments)
         self._upkeep: list[asyncio.Task[None]] = []
+        _make_series(context.metrics, brokers)
 
     def start(self) -> None:
         self._signals.subscribe(
@@ -132,9 +106,10 @@ class Execution:
         self._dispatcher.start()
         self._halts.start()
         context = self._context
-        upkeep = keep_up(Queue.INTENTS, context.pool, context.metrics, context.log)
-        drift = repeat(self._drift.run, CHECK_SECONDS, self._drift.log_failed)
-        self._upkeep = [start_loop(work) for work in (upkeep, drift)]
+        upkeep = keep_outbox(Queue.INTENTS, context.pool, context.metrics, context.log)
+        log_failed = log_failures(context.log, "drift not checked")
+        drift = repeat(self._drift.run, CHECK_SECONDS, log_failed)
+        self._upkeep = [start_loop(upkeep), start_loop(drift)]
 
     async def stop(self, limit_seconds: float) -> None:
         """Stops claiming first, then closes sessions and gives leases back. May be called again."""
@@ -144,3 +119,15 @@ class Execution:
         await self._reconciler.close()
         await self.leases.close(min(limit_seconds, HANDLER_SECONDS))
         await self._recorder.close()
+
+
+def _make_series(metrics: Metrics, brokers: Registry) -> None:
+    make_outbox_series(Queue.INTENTS, COMMANDS, metrics)
+    commands = [command.lower() for command in CommandKind]
+    make_series(metrics.execution_sends, commands, [outcome.lower() for outcome in Outcome])
+    make_series(metrics.execution_call_seconds, commands)
+    make_series(metrics.execution_lookups, FOUND.values())
+    make_series(metrics.execution_links, ConnectionState)
+    for broker in brokers.all():
+        for metric in (metrics.orders, metrics.fills, metrics.order_rejects):
+            make_series(metric, (broker.name,), broker.environments)

@@ -2,25 +2,34 @@
 the database's."""
 
 from collections.abc import Collection, Sequence
+from datetime import datetime
 from uuid import UUID
 
 from trading_intents.controls.store import was_halted
 from trading_intents.execution.claims import SHOWN_KINDS
+from trading_intents.execution.model import UnresolvedCommands
+from trading_intents.ids import OrganizationId
 from trading_intents.orders.ledger.store import WITH_LINKED
-from trading_intents.storage.database import Row, Tx
+from trading_intents.storage.database import Tx
 from trading_intents.storage.pipeline import Statement, array_text
+from trading_intents.trading import FrozenStruct
 
 SWEEP_ROWS = 100
 
 
-async def lock_orders(tx: Tx, order_ids: Collection[UUID]) -> dict[UUID, Row]:
+class LockedOrder(FrozenStruct):
+    order_id: UUID
+    lookup_due_at: datetime | None
+
+
+async def lock_unresolved(tx: Tx, order_ids: Collection[UUID]) -> list[LockedOrder]:
     """With those that are linked to them, as a recording locks them."""
     rows = await tx.fetch(_LOCK_LINKED, sorted(order_ids))
-    return {row["order_id"]: row for row in rows}
+    return [LockedOrder(**row) for row in rows]
 
 
 _LOCK_LINKED = f"""
-    SELECT * FROM orders WHERE order_id
+    SELECT order_id, lookup_due_at FROM orders WHERE order_id
         = ANY (ARRAY ({WITH_LINKED.format(named="SELECT unnest($1::uuid[])")}))
     ORDER BY order_id FOR UPDATE
 """  # noqa: S608 - our own constants
@@ -34,8 +43,8 @@ def unmarking_sent(commands: Sequence[tuple[UUID, str]]) -> Statement:
     return Statement(sql, _names(commands))
 
 
-def marking_unclear(commands: Sequence[tuple[UUID, str]]) -> Statement:
-    """Marks commands whose answer was lost, by account and client order id."""
+def setting_unclear(commands: Sequence[tuple[UUID, str]]) -> Statement:
+    """Notes that the answers of commands were lost, by account and client order id."""
     sql = f"""
         UPDATE commands c SET unclear_at = clock_timestamp(),
             sent_at = coalesce(sent_at, clock_timestamp())
@@ -52,9 +61,8 @@ _BY_NAME = """
 
 
 def _names(commands: Sequence[tuple[UUID, str]]) -> tuple[str, str]:
-    return array_text(str(account_id) for account_id, _ in commands), array_text(
-        name for _, name in commands
-    )
+    account_ids, names = zip(*commands, strict=True)
+    return array_text(map(str, account_ids)), array_text(names)
 
 
 def looking_up(order_ids: Collection[UUID], seconds: float) -> Statement:
@@ -92,15 +100,28 @@ async def look_up_unanswered(tx: Tx, account_ids: Sequence[UUID], seconds: float
     return tag != "UPDATE 0"
 
 
+class UnresolvedRow(UnresolvedCommands, kw_only=True):
+    order_id: UUID
+    account_id: UUID
+    external_order_id: str | None
+    lookup_due_at: datetime | None
+    create_seq: int
+    pending_replace_seq: int | None
+    create_action_id: UUID
+    confirmed_action_id: UUID
+    entry_action_id: UUID | None  # of a leg
+    entry_external_id: str | None
+    restored_seqs: list[int]
+
+
 _UNRESOLVED = f"""
-    SELECT o.order_id, o.account_id, o.organization_id, o.external_order_id, o.lookups,
-        o.lookup_due_at, o.create_seq,
+    SELECT o.order_id, o.account_id, o.external_order_id, o.lookups, o.lookup_due_at, o.create_seq,
         o.pending_replace_seq,
         extract(epoch FROM clock_timestamp() - o.absent_at)::float8 AS absent_seconds,
         created.action_id AS create_action_id, confirmed.action_id AS confirmed_action_id,
-        entry.confirmed_action_id AS entry_action_id, entry.external_order_id AS entry_external_id,
-            entry.acknowledged
-            AS is_entry_acknowledged,
+        entry.confirmed_action_id AS entry_action_id,
+        entry.external_order_id AS entry_external_id,
+        entry.acknowledged AS is_entry_acknowledged,
         EXISTS (
             SELECT FROM commands c
             WHERE c.order_id = o.order_id AND c.seq = o.create_seq
@@ -120,7 +141,8 @@ _UNRESOLVED = f"""
         (
             SELECT client_order_id FROM commands c
             WHERE c.order_id = o.order_id AND c.action_type = 'CANCEL' AND c.unclear_at IS NOT NULL
-              AND o.cancel_requested AND NOT queued.is_cancel  -- while a row is left the CANCEL is sent again
+              AND o.cancel_requested
+              AND NOT queued.is_cancel  -- while a row is left the CANCEL is sent again
             ORDER BY c.seq LIMIT 1
         ) AS cancel_id,
         queued.is_cancel OR EXISTS (
@@ -155,7 +177,7 @@ _UNRESOLVED = f"""
 """  # noqa: S608 - our own constants
 
 
-async def due_lookups(tx: Tx, account_ids: Sequence[UUID], limit: int) -> list[Row]:
+async def due_lookups(tx: Tx, account_ids: Sequence[UUID], limit: int) -> list[UnresolvedRow]:
     """The orders of each account that are due first, so many at most."""
     query = f"""
         {_UNRESOLVED} WHERE o.order_id = ANY (ARRAY (
@@ -167,15 +189,18 @@ async def due_lookups(tx: Tx, account_ids: Sequence[UUID], limit: int) -> list[R
         ))
         ORDER BY o.lookup_due_at
     """  # noqa: S608 - our own constants
-    return await tx.fetch(query, account_ids, limit)
+    rows = await tx.fetch(query, account_ids, limit)
+    return [UnresolvedRow(**row) for row in rows]
 
 
-async def read_unresolved(tx: Tx, order_id: UUID) -> Row:
+async def read_unresolved(tx: Tx, order_id: UUID) -> UnresolvedRow:
     [row] = await tx.fetch(f"{_UNRESOLVED} WHERE o.order_id = $1", order_id)
-    return row
+    return UnresolvedRow(**row)
 
 
-async def plan_lookup(tx: Tx, order_id: UUID, after_seconds: float | None, is_absent: bool) -> None:
+async def schedule_lookup(
+    tx: Tx, order_id: UUID, after_seconds: float | None, is_absent: bool
+) -> None:
     """Sets the next look-up (None: none), and whether this one found that the unresolved command
     never arrived."""
     query = """
@@ -207,9 +232,15 @@ async def queue_behind(tx: Tx, order_id: UUID) -> None:
     await tx.execute(query, order_id)
 
 
+class OverdueOrder(FrozenStruct):
+    order_id: UUID
+    account_id: UUID
+    organization_id: OrganizationId
+
+
 async def stale_orders(
     tx: Tx, account_ids: Sequence[UUID], again_seconds: float, limit: int
-) -> list[Row]:
+) -> list[OverdueOrder]:
     """Orders that worked longer than their symbol allows since the action they reflect, without a
     recent CANCEL."""
     query = """
@@ -237,26 +268,40 @@ async def stale_orders(
           )
         ORDER BY array_position($1::uuid[], o.account_id), o.order_id LIMIT $3
     """
-    return await tx.fetch(query, account_ids, again_seconds, limit)
+    rows = await tx.fetch(query, account_ids, again_seconds, limit)
+    return [OverdueOrder(**row) for row in rows]
 
 
-async def uncovered_entries(tx: Tx, account_ids: Sequence[UUID], seconds: float) -> list[Row]:
+async def uncovered_entries(
+    tx: Tx, account_ids: Sequence[UUID], seconds: float
+) -> list[OverdueOrder]:
     """Final entries whose exits have not covered their fills for so long, and that are not flagged
     yet."""
     query = """
-        SELECT order_id, account_id FROM (
+        SELECT order_id, account_id, organization_id FROM (
             SELECT * FROM orders
             WHERE uncovered_since <= (SELECT clock_timestamp()) - make_interval(secs => $2)
             ORDER BY uncovered_since OFFSET 0
         ) AS uncovered
         WHERE account_id = ANY ($1::uuid[]) LIMIT $3
     """
-    return await tx.fetch(query, account_ids, seconds, SWEEP_ROWS)
+    rows = await tx.fetch(query, account_ids, seconds, SWEEP_ROWS)
+    return [OverdueOrder(**row) for row in rows]
+
+
+class UsedUpRow(FrozenStruct, kw_only=True):
+    id: int
+    order_key: UUID
+    lane: UUID
+    event_type: str
+    last_error: str | None
+    action_id: UUID
+    is_sent: bool
 
 
 async def used_up(
     tx: Tx, lanes: Sequence[UUID], attempt_limit: int, claim_seconds: float
-) -> list[Row]:
+) -> list[UsedUpRow]:
     """Rows that are to fail: no attempt is left, and no worker runs the last one."""
     query = """
         WITH ended AS MATERIALIZED (
@@ -277,4 +322,5 @@ async def used_up(
         ) AS a
         ORDER BY r.id LIMIT $4
     """
-    return await tx.fetch(query, lanes, attempt_limit, claim_seconds, SWEEP_ROWS)
+    rows = await tx.fetch(query, lanes, attempt_limit, claim_seconds, SWEEP_ROWS)
+    return [UsedUpRow(**row) for row in rows]

@@ -9,7 +9,7 @@ from trading_intents.controls.limits.equity import EquityRecorder
 from trading_intents.controls.limits.upkeep import ExposureCheck
 from trading_intents.intents import store
 from trading_intents.loops import repeat
-from trading_intents.outbox.settling import reason_of
+from trading_intents.outbox.outcomes import log_failures
 from trading_intents.prices.model import PriceRules
 from trading_intents.stats import store as stats_store
 from trading_intents.storage.database import Pool
@@ -30,7 +30,9 @@ KEEP_REFUSALS_DAYS = 30
 KEEP_MINUTES_DAYS = 30  # of equity; hours and days are kept for ever
 
 
-async def keep_up(pool: Pool, prices: PriceRules, clock: Clock, metrics: Metrics, log: Log) -> None:
+async def keep_execution(
+    pool: Pool, prices: PriceRules, clock: Clock, metrics: Metrics, log: Log
+) -> None:
     """Runs until cancelled."""
 
     async def roll() -> float:
@@ -60,9 +62,7 @@ async def keep_up(pool: Pool, prices: PriceRules, clock: Clock, metrics: Metrics
                 done.append(await work(tx))
         return PARTITIONS_SECONDS if all(done) else RETRY_SECONDS
 
-    def on_error(work: str, error: Exception) -> None:
-        log.warning("upkeep failed", work=work, reason=reason_of(error))
-
+    on_error = log_failures(log, "upkeep failed")
     exposures = ExposureCheck(pool, clock, metrics, log)
     equity = EquityRecorder(pool, prices)
     async with asyncio.TaskGroup() as group:

@@ -28,7 +28,7 @@ ANY_ROLE = frozenset(model.Role)
 ADMIN = frozenset({model.Role.ADMIN})
 
 
-class Rule(FrozenStruct, frozen=True, kw_only=True):
+class Rule(FrozenStruct, kw_only=True):
     name: str
     meaning: str
     key: model.Permission | Grant | Refuse = Refuse.AS_401
@@ -163,7 +163,8 @@ RULES = {
         ),
         replace(
             _reading("read_paper_quotes", _P.ACCOUNT_READ),
-            meaning="a paper API key with account:read; a user; a service account with account:read",
+            meaning="a paper API key with account:read; a user; "
+            "a service account with account:read",
             environment=Environment.PAPER,
         ),
         replace(_writing("write_reference_prices", _P.CONTROL_EDIT), service=Refuse.AS_401),
@@ -301,31 +302,10 @@ def check_kind(rule: Rule, caller: model.Caller) -> None:
 
 def check_grant(rule: Rule, caller: model.Caller, internal_organizations: AbstractSet[str]) -> None:
     match caller.principal:
-        case model.ApiKeyPrincipal(permissions=permissions, environment=environment):
-            if rule.key is not Grant.ANY and rule.key not in permissions:
-                raise errors.Forbidden(f"the API key lacks the permission {rule.key}")
-            if rule.environment not in (None, environment):
-                raise errors.Forbidden(
-                    f"the API key is of environment {environment}; use one of {rule.environment}"
-                )
+        case model.ApiKeyPrincipal() as key:
+            _check_key(rule, key)
         case model.UserPrincipal(role=role):
-            if rule.user is not Grant.ANY and (
-                isinstance(rule.user, Refuse) or role not in rule.user
-            ):
-                raise errors.Forbidden(
-                    f"the user's role {role} does not allow this; it takes {rule.meaning}"
-                )
-            trades = role == model.Role.ADMIN or (
-                caller.organization is not None and caller.organization.member_trading
-            )
-            if rule.member_trading and not trades:
-                raise errors.Forbidden(
-                    "the organization does not let members trade: an operator sets member_trading"
-                )
-            if rule.internal and not _is_internal(caller, internal_organizations):
-                raise errors.Forbidden(
-                    "the organization is not an internal one; it takes an admin of one"
-                )
+            _check_user(rule, role, caller.organization, internal_organizations)
         case model.ServicePrincipal(scopes=scopes):
             if rule.service is not Grant.ANY and rule.service not in scopes:
                 raise errors.Forbidden(
@@ -333,6 +313,35 @@ def check_grant(rule: Rule, caller: model.Caller, internal_organizations: Abstra
                 )
             if rule.names_organization and caller.organization is None:
                 raise errors.NotFound("no such organization")
+
+
+def _check_key(rule: Rule, key: model.ApiKeyPrincipal) -> None:
+    if rule.key is not Grant.ANY and rule.key not in key.permissions:
+        raise errors.Forbidden(f"the API key lacks the permission {rule.key}")
+    if rule.environment not in (None, key.environment):
+        raise errors.Forbidden(
+            f"the API key is of environment {key.environment}; use one of {rule.environment}"
+        )
+
+
+def _check_user(
+    rule: Rule,
+    role: str | None,
+    organization: model.OrganizationRecord | None,
+    internal_organizations: AbstractSet[str],
+) -> None:
+    taken = rule.user
+    if taken is not Grant.ANY and (isinstance(taken, Refuse) or role not in taken):
+        raise errors.Forbidden(
+            f"the user's role {role} does not allow this; it takes {rule.meaning}"
+        )
+    lets_members_trade = organization is not None and organization.member_trading
+    if rule.member_trading and role != model.Role.ADMIN and not lets_members_trade:
+        raise errors.Forbidden(
+            "the organization does not let members trade: an operator sets member_trading"
+        )
+    if rule.internal and not _is_internal(organization, internal_organizations):
+        raise errors.Forbidden("the organization is not an internal one; it takes an admin of one")
 
 
 def check_object(rule: Rule, caller: model.Caller, environment: Environment | None) -> None:
@@ -353,8 +362,9 @@ def require_entitlement(caller: model.Caller, entitlement: model.Entitlement) ->
         raise errors.EntitlementRequired(f"the organization needs the entitlement {entitlement}")
 
 
-def _is_internal(caller: model.Caller, internal_organizations: AbstractSet[str]) -> bool:
-    organization = caller.organization
+def _is_internal(
+    organization: model.OrganizationRecord | None, internal_organizations: AbstractSet[str]
+) -> bool:
     return organization is not None and not internal_organizations.isdisjoint(
         {str(organization.id), organization.external_id}
     )

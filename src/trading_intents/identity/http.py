@@ -30,7 +30,7 @@ from trading_intents.web.request import (
     Answer,
     Request,
     answer_json,
-    render,
+    show_as,
 )
 from trading_intents.web.routes import IF_MATCH, Operation, Route, Tag
 
@@ -128,22 +128,10 @@ def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
             else distinct(body.permissions or [])
         )
         expires_at = None if body.expires_at is None else read_time("/expires_at", body.expires_at)
-        given = (body.name, body.environment, granted, expires_at)
-        return _show_new_key(*await keys.create(organization_of(request), *given))
-
-    @Operation(tag=Tag.API_KEYS, body=NewSessionKey, answer=CreatedApiKey, status=201)
-    async def open_session(request: Request) -> Answer:
-        """Make an API key for the calling user, which ends with the user's token; it is shown this
-        once."""
-        return _show_new_key(
-            *await keys.open_session(caller_of(request), request.body(NewSessionKey).environment)
+        key, secret = await keys.create(
+            organization_of(request), body.name, body.environment, granted, expires_at
         )
-
-    @Operation(tag=Tag.API_KEYS, status=204)
-    async def end_session(request: Request) -> Answer:
-        """End the session keys that the calling token made."""
-        await keys.end_sessions(caller_of(request))
-        return Answer(status=204)
+        return _show_new_key(key, secret)
 
     @Operation(tag=Tag.API_KEYS, answer=Listing[ApiKey], parameters=PAGE_PARAMETERS)
     async def list_api_keys(request: Request) -> Answer:
@@ -169,6 +157,32 @@ def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
         await keys.remove(organization_id, parse_id(request.params["id"]), request.if_match())
         return Answer(status=204)
 
+    gate = gates["api_keys"]
+    return (
+        Route("POST", "/v1/api-keys", gate, create_api_key),
+        Route("GET", "/v1/api-keys", gate, list_api_keys),
+        Route("PATCH", "/v1/api-keys/{id}", gate, update_api_key),
+        Route("DELETE", "/v1/api-keys/{id}", gate, delete_api_key),
+    )
+
+
+def session_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
+    """Those of one key: a user's session, and to whom a key belongs."""
+
+    @Operation(tag=Tag.API_KEYS, body=NewSessionKey, answer=CreatedApiKey, status=201)
+    async def open_session(request: Request) -> Answer:
+        """Make an API key for the calling user, which ends with the user's token; it is shown this
+        once."""
+        environment = request.body(NewSessionKey).environment
+        key, secret = await keys.open_session(caller_of(request), environment)
+        return _show_new_key(key, secret)
+
+    @Operation(tag=Tag.API_KEYS, status=204)
+    async def end_session(request: Request) -> Answer:
+        """End the session keys that the calling token made."""
+        await keys.end_sessions(caller_of(request))
+        return Answer(status=204)
+
     @Operation(
         tag=Tag.API_KEYS,
         body=KeyToValidate,
@@ -179,14 +193,9 @@ def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
     async def validate_api_key(request: Request) -> Answer:
         """Read to whom an API key belongs."""
         key, disabled = await keys.validate(request.body(KeyToValidate).api_key)
-        return answer_json(render(KeyValidation, key, disabled=disabled))
+        return answer_json(show_as(KeyValidation, key, disabled=disabled))
 
-    gate = gates["api_keys"]
     return (
-        Route("POST", "/v1/api-keys", gate, create_api_key),
-        Route("GET", "/v1/api-keys", gate, list_api_keys),
-        Route("PATCH", "/v1/api-keys/{id}", gate, update_api_key),
-        Route("DELETE", "/v1/api-keys/{id}", gate, delete_api_key),
         Route("POST", "/v1/api-keys/session", gates["open_session"], open_session),
         Route("DELETE", "/v1/api-keys/session", gates["end_session"], end_session),
         Route("POST", "/api/v1/auth/api-key/validate", gates["public"], validate_api_key),
@@ -200,7 +209,7 @@ def organization_route(gate: Gate, organizations: Organizations) -> Route:
         found = await organizations.by_provider(
             caller_of(request), request.params["provider"], request.params["provider_id"]
         )
-        return answer_json(render(Organization, found))
+        return answer_json(show_as(Organization, found))
 
     return Route(
         "GET", "/v1/organizations/by-provider/{provider}/{provider_id}", gate, find_organization
@@ -263,12 +272,12 @@ def provider_routes(
 
 
 def _show_key(key: model.ApiKeyRecord) -> ApiKey:
-    return render(ApiKey, key, permissions=sorted(key.permissions), user=key.user_subject)
+    return show_as(ApiKey, key, permissions=sorted(key.permissions), user=key.user_subject)
 
 
 def _show_new_key(key: model.ApiKeyRecord, secret: Secret) -> Answer:
     answer = answer_json(
-        render(CreatedApiKey, _show_key(key), api_key=secret.reveal()), 201, key.version
+        show_as(CreatedApiKey, _show_key(key), api_key=secret.reveal()), 201, key.version
     )
     answer.headers.append(NO_STORE)
     return answer

@@ -80,7 +80,7 @@ class Entitlement(StrEnum):
     TRADING_LIVE = "trading_live"
 
 
-class ApiKeyPrincipal(FrozenStruct, frozen=True):
+class ApiKeyPrincipal(FrozenStruct):
     key_id: KeyId
     organization_id: OrganizationId
     environment: Environment
@@ -91,7 +91,7 @@ class ApiKeyPrincipal(FrozenStruct, frozen=True):
         return f"key:{self.key_id}"
 
 
-class UserPrincipal(FrozenStruct, frozen=True):
+class UserPrincipal(FrozenStruct):
     subject: str
     organization: str | None  # the provider's id of the active organization, as the token claims it
     role: str | None  # as the token claims it: may be no Role at all, and then grants nothing
@@ -101,7 +101,7 @@ class UserPrincipal(FrozenStruct, frozen=True):
         return f"user:{self.subject}"
 
 
-class ServicePrincipal(FrozenStruct, frozen=True):
+class ServicePrincipal(FrozenStruct):
     client_id: str
     scopes: frozenset[Scope]
 
@@ -113,7 +113,7 @@ class ServicePrincipal(FrozenStruct, frozen=True):
 Principal = ApiKeyPrincipal | UserPrincipal | ServicePrincipal
 
 
-class Claims(FrozenStruct, frozen=True, kw_only=True):
+class Claims(FrozenStruct, kw_only=True):
     """The claims of a verified token, as its issuer made them: they may be older than what the
     database knows."""
 
@@ -126,7 +126,7 @@ class Claims(FrozenStruct, frozen=True, kw_only=True):
     expires_at: datetime
 
 
-class OrganizationRecord(FrozenStruct, frozen=True, kw_only=True):
+class OrganizationRecord(FrozenStruct, kw_only=True):
     id: OrganizationId
     provider: str
     external_id: str
@@ -137,7 +137,7 @@ class OrganizationRecord(FrozenStruct, frozen=True, kw_only=True):
     member_trading: bool = False  # members may have session keys, not only admins
 
 
-class Caller(FrozenStruct, frozen=True):
+class Caller(FrozenStruct):
     """A caller and its organization: the key's, the token's, or the one that a service account
     names."""
 
@@ -171,7 +171,7 @@ class Caller(FrozenStruct, frozen=True):
         return self.organization.id
 
 
-class ApiKeyRecord(FrozenStruct, frozen=True, kw_only=True):
+class ApiKeyRecord(FrozenStruct, kw_only=True):
     id: KeyId
     organization_id: OrganizationId
     name: str
@@ -187,7 +187,7 @@ class ApiKeyRecord(FrozenStruct, frozen=True, kw_only=True):
     version: int
 
 
-class NewKey(FrozenStruct, frozen=True, kw_only=True):
+class NewKey(FrozenStruct, kw_only=True):
     name: str
     environment: Environment
     permissions: list[Permission]
@@ -198,14 +198,14 @@ class NewKey(FrozenStruct, frozen=True, kw_only=True):
     token_digest: bytes | None = None  # of the token that made it
 
 
-class ServiceAccount(FrozenStruct, frozen=True):
+class ServiceAccount(FrozenStruct):
     client_id: str
     digest: bytes  # of its secret
     scopes: frozenset[Scope]
     disabled: bool
 
 
-class UserRecord(FrozenStruct, frozen=True):
+class UserRecord(FrozenStruct):
     known: bool
     deleted: bool
     tokens_after: datetime | None  # tokens from before are refused: the user was deleted
@@ -213,7 +213,7 @@ class UserRecord(FrozenStruct, frozen=True):
     role: Role | None  # in that organization, if a member
 
 
-class KeyRecord(FrozenStruct, frozen=True, kw_only=True):
+class KeyRecord(FrozenStruct, kw_only=True):
     key: ApiKeyRecord
     digest: bytes
     has_expired: bool

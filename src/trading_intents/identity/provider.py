@@ -34,7 +34,7 @@ TOKEN_PATH = "/oauth/token"  # noqa: S105 - a path
 KEYS_PATH = "/.well-known/jwks.json"
 
 
-class Issuer(FrozenStruct, frozen=True):
+class Issuer(FrozenStruct):
     name: str
     key: Ed25519PrivateKey
 
@@ -123,8 +123,7 @@ def load_issuer(settings: Settings, may_create: bool = True) -> Issuer:
         ):
             raise DatabaseMissing(
                 f"no {KEY_FILE} and {ISSUER_FILE} in {settings.data_dir.absolute()}: set "
-                "TRADING_INTENTS_DATA_DIR to "
-                "the data folder of the process that serves"
+                "TRADING_INTENTS_DATA_DIR to the data folder of the process that serves"
             )
         if not key_path.exists():
             make_file(key_path, _new_key())
@@ -167,6 +166,8 @@ def _read_key_file(path: Path) -> Ed25519PrivateKey:
 def _published(key: Ed25519PrivateKey) -> dict[str, Any]:
     public = OKPAlgorithm.to_jwk(key.public_key(), as_dict=True)
     # RFC 7638: the name is computed from the key, so that processes agree on it.
-    needed = json.dumps({name: public[name] for name in ("crv", "kty", "x")}, separators=(",", ":"))
-    kid = base64.urlsafe_b64encode(hashlib.sha256(needed.encode()).digest()).rstrip(b"=").decode()
+    needed = {name: public[name] for name in ("crv", "kty", "x")}
+    text = json.dumps(needed, separators=(",", ":"))
+    thumbprint = hashlib.sha256(text.encode()).digest()
+    kid = base64.urlsafe_b64encode(thumbprint).rstrip(b"=").decode()
     return {**public, "kid": kid, "alg": "EdDSA", "use": "sig"}

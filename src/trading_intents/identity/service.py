@@ -16,7 +16,7 @@ from trading_intents.identity.provider import EmbeddedProvider
 from trading_intents.identity.tokens import TokenVerifier
 from trading_intents.ids import ID_RULE, IdMaker, OrganizationId, parse_id
 from trading_intents.loops import repeat
-from trading_intents.outbox.settling import reason_of
+from trading_intents.outbox.outcomes import reason_of
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Pool
 from trading_intents.storage.pages import PageRequest
@@ -121,17 +121,18 @@ class Callers:
         if not used:
             return
         start = self._clock.now() - timedelta(seconds=self._clock.monotonic())
+        times = [start + timedelta(seconds=seconds) for seconds in used.values()]
         try:
             async with self._pool.transaction() as tx:
-                times = [start + timedelta(seconds=seconds) for seconds in used.values()]
                 await store.touch_keys(tx, list(used), times)
         except Exception:
             self._used = used | self._used
             raise
 
     async def _user(self, claims: model.Claims, token_digest: bytes) -> model.Caller:
-        key = (claims.subject, claims.organization)
-        record = await self._users.get(key, lambda: self._read_user(*key))
+        subject = claims.subject
+        named = claims.organization
+        record = await self._users.get((subject, named), lambda: self._read_user(subject, named))
         if record is None or record.deleted or (self._local and not record.known):
             raise errors.Unauthorized("the user is not known")
         if record.tokens_after is not None and claims.issued_at <= record.tokens_after:
@@ -140,7 +141,7 @@ class Callers:
             raise errors.Unauthorized("the organization is disabled")
         # Roles of the embedded provider are in the database, so a change needs no new token.
         role = record.role if self._local else claims.role
-        principal = model.UserPrincipal(claims.subject, claims.organization, role)
+        principal = model.UserPrincipal(subject, named, role)
         return model.Caller(
             principal, record.organization, claims.expires_at, claims.issued_at, token_digest
         )
@@ -176,8 +177,8 @@ class Callers:
         if not is_key(text):
             return None  # it never was a key, so nothing is read
         # All keys that did not verify lately wait in one line, so that guesses delay nobody else.
-        turn = key_digest if key_digest in self._verified else None
-        async with self._pool.transaction(read_only=True, turn=turn) as tx:
+        slot = key_digest if key_digest in self._verified else None
+        async with self._pool.transaction(read_only=True, slot=slot) as tx:
             record = await store.find_key(tx, key_digest)
         # A disabled key is not cached: once it is enabled again it works at once.
         if record is not None and record.is_refused:
@@ -186,11 +187,11 @@ class Callers:
         return record
 
     async def _read_user(self, subject: str, organization: str | None) -> model.UserRecord:
-        async with self._pool.transaction(read_only=True, turn=subject) as tx:
+        async with self._pool.transaction(read_only=True, slot=subject) as tx:
             return await store.find_user(tx, self._provider, subject, organization)
 
     async def _read_service(self, client_id: str) -> model.ServiceAccount | None:
-        async with self._pool.transaction(read_only=True, turn=client_id) as tx:
+        async with self._pool.transaction(read_only=True, slot=client_id) as tx:
             return await store.find_service_account(tx, client_id)
 
     async def _read_organization(self, organization_id: UUID) -> model.OrganizationRecord | None:

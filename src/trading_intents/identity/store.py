@@ -6,33 +6,55 @@ from datetime import datetime
 from uuid import UUID
 
 import msgspec
-from msgspec.structs import astuple
 
 from trading_intents.identity import model
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.pages import PageRequest, fetch_page
-from trading_intents.trading import Environment
+from trading_intents.trading import Environment, FrozenStruct
 
-_ORGANIZATION = """
+_ORGANIZATION = ", ".join(model.OrganizationRecord.__struct_fields__)
+_KEY = ", ".join(model.ApiKeyRecord.__struct_fields__)
+_JOINED_KEY = "k." + ", k.".join(model.ApiKeyRecord.__struct_fields__)
+_SERVICE_ACCOUNT = ", ".join(model.ServiceAccount.__struct_fields__)
+_JOINED_ORGANIZATION = """
     o.id AS o_id, o.provider AS o_provider, o.external_id AS o_external_id, o.name AS o_name,
     o.entitlements AS o_entitlements, o.disabled AS o_disabled, o.created_at AS o_created_at,
     o.member_trading AS o_member_trading
 """
 
 
+class UnfinishedDeletion(FrozenStruct):
+    user_id: UUID
+    subject: str
+    organization_id: OrganizationId
+
+
+class Deletion(FrozenStruct):
+    deleted_at: datetime
+    organization_ids: list[UUID]
+
+
+class _FoundKey(FrozenStruct):
+    digest: bytes
+    has_expired: bool
+
+
 async def find_key(tx: Tx, digest: bytes) -> model.KeyRecord | None:
     query = f"""
-        SELECT k.*, coalesce(k.expires_at <= clock_timestamp(), false) AS has_expired,
-            {_ORGANIZATION}
+        SELECT {_JOINED_KEY}, k.digest,
+            coalesce(k.expires_at <= clock_timestamp(), false) AS has_expired,
+            {_JOINED_ORGANIZATION}
         FROM api_keys k JOIN organizations o ON o.id = k.organization_id
         WHERE k.digest = $1
-    """  # noqa: S608 - our own constant
+    """  # noqa: S608 - our constants
     row = await tx.fetchrow(query, digest)
     if row is None:
         return None
     key = _key(row)
-    organization = _organization(row, "o_")
+    found = msgspec.convert(dict(row), _FoundKey)
+    organization = _joined_organization(row)
+    assert organization is not None
     principal = model.ApiKeyPrincipal(key.id, key.organization_id, key.environment, key.permissions)
     caller = model.Caller(principal, organization, key.expires_at)
     of_session = key.user_subject and await find_user(
@@ -40,8 +62,8 @@ async def find_key(tx: Tx, digest: bytes) -> model.KeyRecord | None:
     )
     return model.KeyRecord(
         key=key,
-        digest=row["digest"],
-        has_expired=row["has_expired"],
+        digest=found.digest,
+        has_expired=found.has_expired,
         organization=organization,
         user=of_session or None,
         caller=caller,
@@ -52,36 +74,38 @@ async def find_user(
     tx: Tx, provider: str, subject: str, organization: str | None
 ) -> model.UserRecord:
     query = f"""
-        SELECT u.id AS user_id, u.deleting_at, u.tokens_after, m.role, {_ORGANIZATION}
+        SELECT u.id IS NOT NULL AS known, u.deleting_at IS NOT NULL AS deleted, u.tokens_after,
+            m.role, {_JOINED_ORGANIZATION}
         FROM (SELECT 1) AS one
         LEFT JOIN users u ON u.provider = $1 AND u.external_id = $2
         LEFT JOIN organizations o ON o.provider = $1 AND o.external_id = $3
         LEFT JOIN memberships m ON m.user_id = u.id AND m.organization_id = o.id
-    """  # noqa: S608 - our own constant
+    """  # noqa: S608 - our constants
     [row] = await tx.fetch(query, provider, subject, organization)
-    return model.UserRecord(
-        known=row["user_id"] is not None,
-        deleted=row["deleting_at"] is not None,
-        tokens_after=row["tokens_after"],
-        organization=_organization(row, "o_") if row["o_id"] else None,
-        role=model.Role(row["role"]) if row["role"] else None,
-    )
+    user = dict(row) | {"organization": _joined_organization(row)}
+    return msgspec.convert(user, model.UserRecord)
 
 
 async def find_service_account(tx: Tx, client_id: str) -> model.ServiceAccount | None:
-    row = await tx.fetchrow("SELECT * FROM service_accounts WHERE client_id = $1", client_id)
+    query = f"""
+        SELECT {_SERVICE_ACCOUNT} FROM service_accounts WHERE client_id = $1
+    """  # noqa: S608 - ours
+    row = await tx.fetchrow(query, client_id)
     return msgspec.convert(dict(row), model.ServiceAccount) if row else None
 
 
 async def find_organization(tx: Tx, organization_id: UUID) -> model.OrganizationRecord | None:
-    row = await tx.fetchrow("SELECT * FROM organizations WHERE id = $1", organization_id)
+    query = f"SELECT {_ORGANIZATION} FROM organizations WHERE id = $1"  # noqa: S608 - our constants
+    row = await tx.fetchrow(query, organization_id)
     return _organization(row) if row else None
 
 
 async def find_organization_by_external_id(
     tx: Tx, provider: str, external_id: str
 ) -> model.OrganizationRecord | None:
-    query = "SELECT * FROM organizations WHERE provider = $1 AND external_id = $2"
+    query = f"""
+        SELECT {_ORGANIZATION} FROM organizations WHERE provider = $1 AND external_id = $2
+    """  # noqa: S608 - our constants
     row = await tx.fetchrow(query, provider, external_id)
     return _organization(row) if row else None
 
@@ -102,14 +126,26 @@ async def count_keys(tx: Tx, organization_id: OrganizationId) -> int:
 async def insert_key(
     tx: Tx, key_id: UUID, organization_id: OrganizationId, new: model.NewKey
 ) -> model.ApiKeyRecord:
-    query = """
+    query = f"""
         INSERT INTO api_keys (
             id, organization_id, name, environment, permissions, digest, hint, expires_at,
                 user_subject, token_digest
         )
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING *
-    """
-    [row] = await tx.fetch(query, key_id, organization_id, *astuple(new))
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING {_KEY}
+    """  # noqa: S608 - our constants
+    [row] = await tx.fetch(
+        query,
+        key_id,
+        organization_id,
+        new.name,
+        new.environment,
+        new.permissions,
+        new.digest,
+        new.hint,
+        new.expires_at,
+        new.user_subject,
+        new.token_digest,
+    )
     return _key(row)
 
 
@@ -140,7 +176,7 @@ async def end_oldest_sessions(
                 AND expires_at > clock_timestamp()
             ORDER BY created_at DESC, id DESC OFFSET $4
         )
-    """  # noqa: S608 - our own constant
+    """  # noqa: S608 - our constants
     await tx.execute(query, newest.organization_id, newest.user_subject, newest.environment, most)
     query = """
         DELETE FROM api_keys
@@ -153,16 +189,17 @@ async def end_oldest_sessions(
 async def list_keys(
     tx: Tx, organization_id: OrganizationId, page: PageRequest
 ) -> list[model.ApiKeyRecord]:
-    rows = await fetch_page(
-        tx, "SELECT * FROM api_keys WHERE organization_id = $1", "id", page, organization_id
-    )
+    query = f"SELECT {_KEY} FROM api_keys WHERE organization_id = $1"  # noqa: S608 - our constants
+    rows = await fetch_page(tx, query, page, organization_id)
     return [_key(row) for row in rows]
 
 
 async def lock_key(
     tx: Tx, organization_id: OrganizationId, key_id: UUID
 ) -> model.ApiKeyRecord | None:
-    query = "SELECT * FROM api_keys WHERE organization_id = $1 AND id = $2 FOR UPDATE"
+    query = f"""
+        SELECT {_KEY} FROM api_keys WHERE organization_id = $1 AND id = $2 FOR UPDATE
+    """  # noqa: S608 - our constants
     row = await tx.fetchrow(query, organization_id, key_id)
     return _key(row) if row else None
 
@@ -170,10 +207,10 @@ async def lock_key(
 async def find_key_by_name(
     tx: Tx, organization_id: OrganizationId, name: str, environment: Environment
 ) -> model.ApiKeyRecord | None:
-    query = """
-        SELECT * FROM api_keys WHERE organization_id = $1 AND name = $2 AND environment = $3
+    query = f"""
+        SELECT {_KEY} FROM api_keys WHERE organization_id = $1 AND name = $2 AND environment = $3
         ORDER BY id LIMIT 1 FOR UPDATE
-    """
+    """  # noqa: S608 - our constants
     row = await tx.fetchrow(query, organization_id, name, environment)
     return _key(row) if row else None
 
@@ -186,12 +223,12 @@ async def update_key(
     disabled: bool,
     expires_at: datetime | None,
 ) -> model.ApiKeyRecord:
-    query = """
+    query = f"""
         UPDATE api_keys
         SET name = $2, permissions = $3, disabled = $4, expires_at = $5, version = version + 1,
             updated_at = clock_timestamp()
-        WHERE id = $1 RETURNING *
-    """
+        WHERE id = $1 RETURNING {_KEY}
+    """  # noqa: S608 - our constants
     [row] = await tx.fetch(query, key_id, name, sorted(permissions), disabled, expires_at)
     return _key(row)
 
@@ -226,16 +263,16 @@ async def put_organization(
     member_trading: bool | None,
 ) -> model.OrganizationRecord:
     """Inserts an organization, or changes the fields that are not None."""
-    query = """
+    query = f"""
         INSERT INTO organizations AS o (id, provider, external_id, name, entitlements, disabled,
             member_trading)
-        VALUES ($1, $2, $3, coalesce($4, $3), coalesce($5::text[], '{}'), coalesce($6, false),
+        VALUES ($1, $2, $3, coalesce($4, $3), coalesce($5::text[], '{{}}'), coalesce($6, false),
             coalesce($7, false))
         ON CONFLICT (provider, external_id) DO UPDATE
         SET name = coalesce($4, o.name), entitlements = coalesce($5::text[], o.entitlements),
             disabled = coalesce($6, o.disabled), member_trading = coalesce($7, o.member_trading)
-        RETURNING *
-    """
+        RETURNING {_ORGANIZATION}
+    """  # noqa: S608 - our constants
     granted = None if entitlements is None else sorted(entitlements)
     [row] = await tx.fetch(
         query, organization_id, provider, external_id, name, granted, disabled, member_trading
@@ -281,13 +318,13 @@ async def put_service_account(
     disabled: bool | None,
 ) -> model.ServiceAccount:
     """Inserts a service account with this digest, or changes it and keeps the old digest."""
-    query = """
+    query = f"""
         INSERT INTO service_accounts AS s (client_id, digest, scopes, disabled)
-        VALUES ($1, $2, coalesce($3::text[], '{}'), coalesce($4, false))
+        VALUES ($1, $2, coalesce($3::text[], '{{}}'), coalesce($4, false))
         ON CONFLICT (client_id) DO UPDATE
         SET scopes = coalesce($3::text[], s.scopes), disabled = coalesce($4, s.disabled)
-        RETURNING *
-    """
+        RETURNING {_SERVICE_ACCOUNT}
+    """  # noqa: S608 - our constants
     [row] = await tx.fetch(
         query, client_id, digest, None if scopes is None else sorted(scopes), disabled
     )
@@ -311,25 +348,19 @@ async def record_deletion(
     return found
 
 
-async def list_unfinished_deletions(
-    tx: Tx, provider: str, limit: int
-) -> list[tuple[UUID, str, OrganizationId]]:
+async def list_unfinished_deletions(tx: Tx, provider: str, limit: int) -> list[UnfinishedDeletion]:
     query = """
-        SELECT id, external_id, deleting_organization_id FROM users
+        SELECT id AS user_id, external_id AS subject, deleting_organization_id AS organization_id
+        FROM users
         WHERE deleting_at < clock_timestamp() - interval '5 seconds' AND deleted_at IS NULL
             AND provider = $1
         ORDER BY deleting_at LIMIT $2
     """
-    rows = await tx.fetch(query, provider, limit)
-    return [
-        (row["id"], row["external_id"], OrganizationId(row["deleting_organization_id"]))
-        for row in rows
-    ]
+    return [UnfinishedDeletion(**row) for row in await tx.fetch(query, provider, limit)]
 
 
-async def mark_deleted(tx: Tx, user_id: UUID) -> tuple[datetime, list[UUID]] | None:
-    """Gives the time and the organizations of a deletion; None if it was marked before, so that its
-    event is made once."""
+async def complete_deletion(tx: Tx, user_id: UUID) -> Deletion | None:
+    """None if it was complete before, so that its event is made once."""
     query = """
         UPDATE users u SET deleted_at = clock_timestamp()
         WHERE id = $1 AND deleting_at IS NOT NULL AND deleted_at IS NULL
@@ -340,7 +371,7 @@ async def mark_deleted(tx: Tx, user_id: UUID) -> tuple[datetime, list[UUID]] | N
         ) AS organization_ids
     """
     row = await tx.fetchrow(query, user_id)
-    return (row["deleted_at"], row["organization_ids"]) if row else None
+    return Deletion(**row) if row else None
 
 
 async def delete_memberships_of_deleted(tx: Tx, user_id: UUID) -> None:
@@ -354,11 +385,16 @@ async def delete_memberships_of_deleted(tx: Tx, user_id: UUID) -> None:
     await tx.execute(query, user_id)
 
 
-def _organization(row: Row, prefix: str = "") -> model.OrganizationRecord:
-    own = {
-        name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix)
-    }
-    return msgspec.convert(own, model.OrganizationRecord)
+def _organization(row: Row) -> model.OrganizationRecord:
+    return msgspec.convert(dict(row), model.OrganizationRecord)
+
+
+def _joined_organization(row: Row) -> model.OrganizationRecord | None:
+    own = {}
+    for name, value in row.items():
+        if name.startswith("o_"):
+            own[name.removeprefix("o_")] = value
+    return _organization(own) if own.get("id") else None
 
 
 def _key(row: Row) -> model.ApiKeyRecord:

@@ -1,6 +1,5 @@
 """Bearer tokens, verified with their issuer's published keys and read into claims. Never logs a
-token, and never fetches what a token names: its `kid` only picks among those keys, and the key
-decides the algorithm."""
+token, nor fetches what it names: its `kid` picks a key, and the key decides the algorithm."""
 
 import asyncio
 import math
@@ -31,8 +30,8 @@ ACCESS_TOKEN_TYPES = frozenset({"at+jwt", "application/at+jwt"})  # RFC 9068
 PLAIN_TYPES = frozenset({"", "jwt", "application/jwt"})  # as issuers from before RFC 9068 write it
 # OpenID Connect puts these into id and logout tokens only.
 ID_TOKEN_CLAIMS = frozenset({"nonce", "at_hash", "c_hash", "s_hash", "events"})
-# Marks by which some issuers (Keycloak, Cognito) show that a token is an id token.
-ID_TOKEN_MARKS = (("typ", "ID"), ("token_use", "id"))
+# By these some issuers (Keycloak, Cognito) show that a token is an id token.
+ID_TOKEN_SIGNS = (("typ", "ID"), ("token_use", "id"))
 
 MIN_RSA_BITS = 2048
 PRIVATE_PARTS = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
@@ -51,7 +50,7 @@ class KeySource(Protocol):
         not known."""
 
 
-class ClaimNames(FrozenStruct, frozen=True):
+class ClaimNames(FrozenStruct):
     """The names of claims, each exact or a dotted path. The defaults are the embedded
     provider's."""
 
@@ -63,7 +62,7 @@ class ClaimNames(FrozenStruct, frozen=True):
     kind_service: str = "service"
 
 
-class TokenRules(FrozenStruct, frozen=True):
+class TokenRules(FrozenStruct):
     issuer: str
     audience: str
     claims: ClaimNames = ClaimNames()
@@ -142,7 +141,7 @@ def _check_is_access_token(header: dict[str, Any], payload: dict[str, Any]) -> N
     if header.get("typ", "").lower() in ACCESS_TOKEN_TYPES:
         return
     if ID_TOKEN_CLAIMS & payload.keys() or any(
-        payload.get(name) == mark for name, mark in ID_TOKEN_MARKS
+        payload.get(name) == value for name, value in ID_TOKEN_SIGNS
     ):
         _refuse("an id token")
 

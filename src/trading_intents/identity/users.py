@@ -15,9 +15,9 @@ from trading_intents.identity.model import Caller, UserPrincipal
 from trading_intents.identity.service import Callers
 from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.loops import repeat
-from trading_intents.outbox.model import ClaimedRow, Done, Handler, NewRow, Queue, channel
+from trading_intents.outbox.model import ClaimedRow, Done, NewRow, Queue, RowHandler, channel
+from trading_intents.outbox.outcomes import reason_of
 from trading_intents.outbox.queue import put
-from trading_intents.outbox.settling import reason_of
 from trading_intents.storage.database import Pool
 from trading_intents.storage.signals import Signals
 from trading_intents.telemetry import Log
@@ -90,27 +90,22 @@ async def finish(
     if directory:
         await directory.delete(subject)
     async with pool.transaction([organization_id]) as tx:
-        marked = await store.mark_deleted(tx, user_id)
-        if marked is None:
+        deletion = await store.complete_deletion(tx, user_id)
+        if deletion is None:
             return  # another process was faster
-        deleted_at, organization_ids = marked
         payload = {
             "subject": subject,
-            "organization_ids": [str(found) for found in organization_ids],
-            "deleted_at": rfc3339(deleted_at),
+            "organization_ids": [str(found) for found in deletion.organization_ids],
+            "deleted_at": rfc3339(deletion.deleted_at),
         }
-        await put(
-            tx,
-            [
-                NewRow(
-                    queue=Queue.USERS,
-                    event_type=USER_DELETED,
-                    organization_id=organization_id,
-                    order_key=user_id,
-                    payload=payload,
-                )
-            ],
+        row = NewRow(
+            queue=Queue.USERS,
+            event_type=USER_DELETED,
+            organization_id=organization_id,
+            order_key=user_id,
+            payload=payload,
         )
+        await put(tx, [row])
 
 
 async def keep_resuming(
@@ -120,10 +115,10 @@ async def keep_resuming(
 
     async def resume() -> None:
         async with pool.transaction(read_only=True) as tx:
-            found = await store.list_unfinished_deletions(tx, provider, MAX_RESUMED)
-        for user_id, subject, organization_id in found:
+            unfinished = await store.list_unfinished_deletions(tx, provider, MAX_RESUMED)
+        for each in unfinished:
             try:
-                await finish(pool, directory, user_id, subject, organization_id)
+                await finish(pool, directory, each.user_id, each.subject, each.organization_id)
             except Exception as error:  # the provider may refuse one user for ever
                 on_error("", error)
 
@@ -133,7 +128,7 @@ async def keep_resuming(
     await repeat(resume, RESUME_SECONDS, on_error)
 
 
-def user_handlers() -> dict[str, Handler]:
+def user_handlers() -> dict[str, RowHandler]:
     async def forget_person(row: ClaimedRow) -> Done:
         return Done(lambda tx: store.delete_memberships_of_deleted(tx, row.order_key))
 

@@ -1,7 +1,7 @@
 """Checks that the log of actions is as it was written, by its hashes and heads and by its orders
 and events. It only reads."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
 from pathlib import Path
@@ -13,37 +13,38 @@ from google.protobuf.message import DecodeError
 from trading_intents.errors import InvalidRequest, NotFound
 from trading_intents.intents import store
 from trading_intents.intents.writing.record import FIRST_HASH, HASH_VERSIONS, Record, chain
-from trading_intents.storage.database import Pool, Row
+from trading_intents.storage.database import Pool
 from trading_intents.storage.pages import NO_END
 from trading_intents.stream import trading_pb2
 from trading_intents.trading import ActionType, FrozenStruct
 
 PAGE_ROWS = 2_000
-PROVED = """\
-Proved: every action is as it was hashed, none is missing up to its account's head, every account has a head, and every
-order, and every event that is still kept, has the action that it came from."""
-NOT_PROVED = """\
-Not proved: that nobody with all rights over the database rewrote or cut actions, heads, orders and events together.
-Heads kept outside prove that: `audit anchor` prints them, `audit verify --against FILE` compares."""
-PROVED_AGAINST = """\
-The actions up to each head in the file are the ones that were there when it was written. Not proved: what was appended
-since, against somebody with all rights over the database."""
+PROVED = (
+    "Proved: every action is as it was hashed, none is missing up to its account's head, every "
+    "account has a head, and every\n"
+    "order, and every event that is still kept, has the action that it came from."
+)
+NOT_PROVED = (
+    "Not proved: that nobody with all rights over the database rewrote or cut actions, heads, "
+    "orders and events together.\n"
+    "Heads kept outside prove that: `audit anchor` prints them, `audit verify --against FILE` "
+    "compares."
+)
+PROVED_AGAINST = (
+    "The actions up to each head in the file are the ones that were there when it was written. Not "
+    "proved: what was appended\n"
+    "since, against somebody with all rights over the database."
+)
 COLUMNS = ("account_id", "seq", "intent_id", "organization_id", "action_type", "created_at")
 LOWEST_ID = UUID(int=0)
 
 # Hashes that were saved outside the database, by account and seq.
 KeptHeads = Mapping[UUID, Mapping[int, str]]
 Contradicted = Mapping[UUID, tuple[int, str]]  # an action's seq, and what is wrong with it
-Progress = Callable[[int], None]  # called with how many more actions were read
+ShowCount = Callable[[int], None]  # called with how many more actions were read
 
 
-class Head(FrozenStruct, frozen=True):
-    account_id: UUID
-    seq: int
-    hash: str
-
-
-class Verified(FrozenStruct, frozen=True):
+class Verified(FrozenStruct):
     """`wrong` says what is wrong with the action `bad_seq`, the first that is not as it was
     written."""
 
@@ -67,9 +68,13 @@ class _RecordFields(msgspec.Struct, kw_only=True):
     order_side: str
 
 
+_DECODER = msgspec.json.Decoder(_RecordFields)
+_read_columns = attrgetter(*COLUMNS)
+
+
 def read_heads(path: Path) -> KeptHeads:
     hashes: dict[UUID, dict[int, str]] = {}
-    decode = msgspec.json.Decoder(Head).decode
+    decode = msgspec.json.Decoder(store.ChainHead).decode
     try:
         for line in path.read_bytes().splitlines():
             kept = decode(line)
@@ -82,16 +87,16 @@ def read_heads(path: Path) -> KeptHeads:
     return hashes
 
 
-async def list_heads(pool: Pool) -> AsyncIterator[Head]:
+async def list_heads(pool: Pool) -> AsyncIterator[store.ChainHead]:
     last_id = LOWEST_ID
     while True:
         async with pool.transaction(read_only=True) as tx:
-            rows = await store.list_heads(tx, last_id, PAGE_ROWS)
-        if not rows:
+            heads = await store.list_heads(tx, last_id, PAGE_ROWS)
+        if not heads:
             return
-        for row in rows:
-            yield Head(row["account_id"], row["seq"], row["hash"])
-        last_id = rows[-1]["account_id"]
+        for head in heads:
+            yield head
+        last_id = heads[-1].account_id
 
 
 async def count_actions(pool: Pool, account_id: UUID | None) -> int:
@@ -100,28 +105,26 @@ async def count_actions(pool: Pool, account_id: UUID | None) -> int:
 
 
 async def verify(
-    pool: Pool, account_id: UUID | None, kept: KeptHeads, progress: Progress
+    pool: Pool, account_id: UUID | None, kept: KeptHeads, show_count: ShowCount
 ) -> AsyncIterator[Verified]:
     """Checks each account, or the given one. An account is read in one snapshot, so that an append
     meanwhile is no damage."""
     if account_id:
-        if (
-            account_id not in kept
-            and await _next_account(pool, UUID(int=account_id.int - 1)) != account_id
-        ):
+        next_id = await _next_account(pool, UUID(int=account_id.int - 1))
+        if account_id not in kept and next_id != account_id:
             raise NotFound("no such account")
         contradicted = await _compare_events(pool, account_id)
-        yield await _verify_account(pool, account_id, kept, contradicted, progress)
+        yield await _verify_account(pool, account_id, kept, contradicted, show_count)
         return
     contradicted = await _compare_events(pool, None)
     unseen = set(kept) | set(contradicted)
     last_id = LOWEST_ID
     while next_id := await _next_account(pool, last_id):
-        yield await _verify_account(pool, next_id, kept, contradicted, progress)
+        yield await _verify_account(pool, next_id, kept, contradicted, show_count)
         unseen.discard(next_id)
         last_id = next_id
     for lost_id in sorted(unseen):
-        yield await _verify_account(pool, lost_id, kept, contradicted, progress)
+        yield await _verify_account(pool, lost_id, kept, contradicted, show_count)
 
 
 async def _next_account(pool: Pool, after: UUID) -> UUID | None:
@@ -132,45 +135,66 @@ async def _next_account(pool: Pool, after: UUID) -> UUID | None:
 async def _compare_events(pool: Pool, account_id: UUID | None) -> Contradicted:
     """Finds the first action of each account that differs from its event, as long as the event is
     kept."""
-    contradicted: dict[UUID, tuple[int, str]] = {}
-    last_of: dict[UUID, int] = {}  # the seq of an account's last action that has an event
+    comparison = _EventComparison()
     organization_id = LOWEST_ID
     while next_id := await _next_organization(pool, organization_id, account_id):
         organization_id = next_id
         last_seq = 0
         while True:
             async with pool.transaction(read_only=True) as tx:
-                rows = await store.list_action_events(
+                page = await store.list_action_events(
                     tx, organization_id, last_seq, account_id, PAGE_ROWS
                 )
-                events = [(row, _read_action(row)) for row in rows if row["payload"] is not None]
+                kept = [event for event in page if event.payload is not None]
+                events = [(event, _read_action(event)) for event in kept]
                 named = [(action.account_id, action.seq) for _, action in events if action]
                 records = await store.read_records(tx, named)
-            for row, action in events:
-                seq = action.seq if action else last_of.get(row["account_id"], 0) + 1
-                wrong = (
-                    f"event {row['seq']} of the stream, which is about it or a later one, cannot "
-                    "be read"
-                )
-                if action:
-                    wrong = _compare(action, records.get((action.account_id, seq)))
-                    last_of[row["account_id"]] = seq
-                if wrong:
-                    known = contradicted.get(row["account_id"], (seq, wrong))
-                    contradicted[row["account_id"]] = min(known, (seq, wrong))
-            if not rows:
+            recorded = dict(zip(named, records, strict=True))
+            for event, action in events:
+                comparison.take(event, action, recorded)
+            if not page:
                 break
-            last_seq = rows[-1]["seq"]
-    return contradicted
+            last_seq = page[-1].seq
+    return comparison.contradicted
 
 
-def _read_action(event: Row) -> trading_pb2.IntentAction | None:
+class _EventComparison:
+    """Events and the actions that they came from. An event that cannot be read is about the action
+    after the account's last one, or a later one."""
+
+    def __init__(self) -> None:
+        self.contradicted: dict[UUID, tuple[int, str]] = {}
+        self._last_of: dict[UUID, int] = {}  # the seq of an account's last action that has an event
+
+    def take(
+        self,
+        event: store.ActionEvent,
+        action: trading_pb2.IntentAction | None,
+        recorded: Mapping[tuple[str, int], str | None],
+    ) -> None:
+        account_id = event.account_id
+        if action:
+            seq = action.seq
+            wrong = _compare(action, recorded[action.account_id, seq])
+            self._last_of[account_id] = seq
+        else:
+            seq = self._last_of.get(account_id, 0) + 1
+            wrong = (
+                f"event {event.seq} of the stream, which is about it or a later one, cannot be read"
+            )
+        if wrong:
+            known = self.contradicted.get(account_id, (seq, wrong))
+            self.contradicted[account_id] = min(known, (seq, wrong))
+
+
+def _read_action(event: store.ActionEvent) -> trading_pb2.IntentAction | None:
     """None: the event cannot be read, or is about another account than its row says."""
+    assert event.payload is not None
     try:
-        action = trading_pb2.TradingEvent.FromString(event["payload"]).intent_action
+        action = trading_pb2.TradingEvent.FromString(event.payload).intent_action
     except DecodeError:
         return None
-    return action if action.account_id == str(event["account_id"]) else None
+    return action if action.account_id == str(event.account_id) else None
 
 
 async def _next_organization(pool: Pool, after: UUID, account_id: UUID | None) -> UUID | None:
@@ -201,18 +225,18 @@ def _compare(action: trading_pb2.IntentAction, record: str | None) -> str:
 
 
 async def _verify_account(
-    pool: Pool, account_id: UUID, kept: KeptHeads, contradicted: Contradicted, progress: Progress
+    pool: Pool, account_id: UUID, kept: KeptHeads, contradicted: Contradicted, show_count: ShowCount
 ) -> Verified:
     async with pool.transaction(read_only=True, isolation="repeatable read") as tx:
-        row = await store.find_head(tx, account_id)
-        head = Head(account_id, row["seq"], row["hash"]) if row else None
-        log = _Log(account_id, kept.get(account_id, {}))
-        while log.bad_seq is None and (
-            rows := await store.list_whole_actions(tx, account_id, log.seq, PAGE_ROWS)
-        ):
-            orders = await store.read_orders(tx, account_id, log.seq, rows[-1]["seq"], PAGE_ROWS)
-            log.follow(rows, orders)
-            progress(len(rows))
+        head = await store.find_head(tx, account_id)
+        log = _Log(kept.get(account_id, {}))
+        while log.bad_seq is None:
+            actions = await store.list_whole_actions(tx, account_id, log.seq, PAGE_ROWS)
+            if not actions:
+                break
+            orders = await store.read_orders(tx, account_id, log.seq, actions[-1].seq, PAGE_ROWS)
+            log.follow(actions, orders)
+            show_count(len(actions))
         later = await store.read_orders(tx, account_id, log.seq, NO_END, PAGE_ROWS)
     log.end(head, later)
     if contradiction := contradicted.get(account_id):
@@ -224,8 +248,7 @@ class _Log:
     """An account's log as far as it was checked. It stops at the first action that is not as it was
     written."""
 
-    def __init__(self, account_id: UUID, kept: Mapping[int, str]) -> None:
-        self._account_id = account_id
+    def __init__(self, kept: Mapping[int, str]) -> None:
         self._kept = kept
         self.seq = 0
         self.hash = FIRST_HASH
@@ -233,61 +256,58 @@ class _Log:
         self.bad_seq: int | None = None
         self.wrong = ""
 
-    def follow(self, rows: list[Row], orders: Mapping[int, Row]) -> None:
-        decode = msgspec.json.Decoder(_RecordFields).decode
-        read_columns = attrgetter(*COLUMNS)
-        for row in rows:
-            *columns, record, digest = row.values()
-            seq = columns[1]
-            if seq != self.seq + 1:
-                return self._fail(self.seq + 1, f"it is missing: the next one is {seq}")
-            try:
-                fields = decode(record)
-            except msgspec.MsgspecError:
-                return self._fail(seq, "its record cannot be read")
-            if fields.hash_version not in HASH_VERSIONS:
-                return self._fail(seq, f"its hash_version {fields.hash_version} is not known here")
-            if chain(self.hash, record.encode()) != digest:
-                moved = f"it holds the record of {fields.seq}: they were reordered"
-                return self._fail(
-                    seq, "its record or its hash was changed" if fields.seq == seq else moved
-                )
-            recorded = read_columns(fields)
-            if tuple(columns) != recorded:
-                names = [
-                    name for name, a, b in zip(COLUMNS, columns, recorded, strict=True) if a != b
-                ]
-                return self._fail(seq, f"its record says another {', '.join(names)}")
-            if self._kept and self._kept.get(seq, digest) != digest:
-                return self._fail(
-                    seq, "its hash is not the one that was kept: it or one before it was rewritten"
-                )
+    def follow(
+        self,
+        actions: Sequence[store.WholeAction],
+        orders: Mapping[int, store.CreatedOrder],
+    ) -> None:
+        for action in actions:
+            seq = self.seq + 1
+            if action.seq != seq:
+                return self._fail(seq, f"it is missing: the next one is {action.seq}")
             order = orders.get(seq)
-            if (wrong := _compare_order(order, fields)) is not None:
+            if wrong := self._find_wrong(action, order):
                 return self._fail(seq, wrong)
-            self._latest = max(self._latest, order["latest"] if order else 0)
+            if order:
+                self._latest = max(self._latest, order.latest)
             self.seq = seq
-            self.hash = digest
+            self.hash = action.hash
         return None
 
-    def end(self, head: Head | None, later: Mapping[int, Row]) -> None:
+    def _find_wrong(self, action: store.WholeAction, order: store.CreatedOrder | None) -> str:
+        """Empty: it is as it was written."""
+        try:
+            fields = _DECODER.decode(action.record)
+        except msgspec.MsgspecError:
+            return "its record cannot be read"
+        if fields.hash_version not in HASH_VERSIONS:
+            return f"its hash_version {fields.hash_version} is not known here"
+        if chain(self.hash, action.record.encode()) != action.hash:
+            if fields.seq == action.seq:
+                return "its record or its hash was changed"
+            return f"it holds the record of {fields.seq}: they were reordered"
+        if _read_columns(action) != _read_columns(fields):
+            names = [name for name in COLUMNS if getattr(action, name) != getattr(fields, name)]
+            return f"its record says another {', '.join(names)}"
+        if self._kept and self._kept.get(action.seq, action.hash) != action.hash:
+            return "its hash is not the one that was kept: it or one before it was rewritten"
+        return _compare_order(order, fields)
+
+    def end(self, head: store.ChainHead | None, later: Mapping[int, store.CreatedOrder]) -> None:
         """Checks the end of the log; `later` are orders whose CREATE is beyond the last action."""
         if self.bad_seq is not None:
             return
+        cut = ""
         longest = max(self._kept, default=0)
         named = max(self._latest, *later, 0)
         if head and head.seq > self.seq:
-            self._fail(
-                self.seq + 1, f"it is missing: the log is cut off, its head is at {head.seq}"
-            )
+            cut = f"its head is at {head.seq}"
         elif longest > self.seq:
-            self._fail(
-                self.seq + 1, f"it is missing: the log is cut off, the kept head was at {longest}"
-            )
+            cut = f"the kept head was at {longest}"
         elif named > self.seq:
-            self._fail(
-                self.seq + 1, f"it is missing: the log is cut off, an order names action {named}"
-            )
+            cut = f"an order names action {named}"
+        if cut:
+            self._fail(self.seq + 1, f"it is missing: the log is cut off, {cut}")
         elif head is None:
             self._fail(max(self.seq, 1), "the account has lost its head")
         elif head.seq < self.seq:
@@ -304,13 +324,15 @@ class _Log:
         self.wrong = wrong
 
 
-def _compare_order(order: Row | None, fields: _RecordFields) -> str | None:
-    if (order is None) != (fields.action_type != ActionType.CREATE):
-        return "its order is missing" if order is None else "an order says that this was its CREATE"
-    if order and (order["order_id"], order["symbol"], order["order_side"]) != (
-        fields.intent_id,
-        fields.symbol,
-        fields.order_side,
-    ):
-        return "its order says another intent_id, symbol or order_side"
-    return None
+def _compare_order(order: store.CreatedOrder | None, fields: _RecordFields) -> str:
+    is_create = fields.action_type == ActionType.CREATE
+    if order is None:
+        return "its order is missing" if is_create else ""
+    if not is_create:
+        return "an order says that this was its CREATE"
+    is_same = (
+        order.order_id == fields.intent_id
+        and order.symbol == fields.symbol
+        and order.order_side == fields.order_side
+    )
+    return "" if is_same else "its order says another intent_id, symbol or order_side"

@@ -8,7 +8,7 @@ import msgspec
 
 from trading_intents.errors import InvalidRequest, ValidationFailed, either
 from trading_intents.ids import ID_PATTERN, ID_RULE, parse_id
-from trading_intents.intents.deciding.links import (
+from trading_intents.intents.deciding.linked import (
     EXITS_POINTER,
     PAIR_POINTER,
     POINTERS,

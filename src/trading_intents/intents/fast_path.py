@@ -1,7 +1,7 @@
-"""The fast path of a submit: no await and no task until the writer answers. A request that does not
-pass every check goes to the handler in `http.py`, which finds out why; nothing is refused or
-counted here before that."""
+"""The fast path of a submit: no await, no task. A request that does not pass every check goes to
+the handler in `http.py`, which finds out why; nothing is refused or counted here before that."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -13,7 +13,7 @@ from trading_intents.identity.service import Callers
 from trading_intents.ids import parse_id
 from trading_intents.intents.body import Submit, check_key, count_keys, digest_of, make_command
 from trading_intents.intents.model import Cancel, Command, Submission
-from trading_intents.intents.writing.batch import Outcome, Receipt
+from trading_intents.intents.writing.batch import Receipt, SubmitOutcome
 from trading_intents.intents.writing.queue import PendingSubmission
 from trading_intents.intents.writing.writer import Writer
 from trading_intents.web.limits import Bucket, Limits
@@ -88,21 +88,13 @@ def fast_submit(gate: Gate, callers: Callers, writer: Writer, limits: Limits) ->
     def submit(incoming: Incoming, account_id: str, respond: Respond) -> PendingSubmission | None:
         headers = incoming.named or {}
         body = incoming.body
-        plain = len(headers) == len(incoming.headers) and headers.get(b"content-type") == JSON
-        key = headers.get(b"x-api-key")
-        # A body of more than TOKEN_BYTES takes more than one token.
-        if (
-            not plain
-            or key is None
-            or body is None
-            or len(body) > TOKEN_BYTES
-            or not _OTHERS.isdisjoint(headers)
-        ):
+        api_key = headers.get(b"x-api-key")
+        if body is None or api_key is None or not _is_simple(incoming, headers, body):
             return None
         if parse_id(account_id) is None:
             return None
         try:
-            admitted = admit(key.decode("ascii"))
+            admitted = admit(api_key.decode("ascii"))
             if admitted is None:
                 return None
             given = _DECODER.decode(body)
@@ -119,7 +111,7 @@ def fast_submit(gate: Gate, callers: Callers, writer: Writer, limits: Limits) ->
             return None
         own_id = request_id(headers.get(b"x-request-id"))
 
-        def answer(outcome: Outcome) -> None:
+        def answer(outcome: SubmitOutcome) -> None:
             made = (
                 accepted(outcome)
                 if isinstance(outcome, Receipt)
@@ -129,16 +121,26 @@ def fast_submit(gate: Gate, callers: Callers, writer: Writer, limits: Limits) ->
             respond(made)
 
         digest = None if once is None else digest_of(msgspec.json.decode(body))
+        submission = admitted.submission(account_id, command, reference, once, digest)
         try:
-            waiting = writer.enqueue(
-                admitted.submission(account_id, command, reference, once, digest), answer
-            )
+            waiting = writer.enqueue(submission, answer)
         except PlatformError:
             return None
         left = limits.take(bucket, *admitted.limit_keys)
         return waiting
 
     return submit
+
+
+def _is_simple(incoming: Incoming, headers: Mapping[bytes, bytes], body: bytes) -> bool:
+    """A body of more than TOKEN_BYTES takes more than one token. Of two headers with one name one
+    is missing in `headers`."""
+    return (
+        len(headers) == len(incoming.headers)
+        and headers.get(b"content-type") == JSON
+        and len(body) <= TOKEN_BYTES
+        and _OTHERS.isdisjoint(headers)
+    )
 
 
 def _once(header: bytes | None) -> str | None:

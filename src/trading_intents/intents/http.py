@@ -20,10 +20,10 @@ from trading_intents.intents import body
 from trading_intents.intents.fast_path import accepted, bucket_of, fast_submit, submitter_of
 from trading_intents.intents.model import PlacedLeg
 from trading_intents.intents.service import Intents
+from trading_intents.intents.store import ActionRow
 from trading_intents.intents.writing.record import LinkedRecord, Record, with_hash
 from trading_intents.intents.writing.writer import Writer
 from trading_intents.stats.model import Stats, Window
-from trading_intents.storage.database import Row
 from trading_intents.trading import (
     ActionType,
     Environment,
@@ -234,14 +234,14 @@ def _read_page(request: Request, list_name: str) -> tuple[TimeRange, paging.Page
     return times, paging.read_page(request, list_name + paging.name_times(times), paging.parse_seq)
 
 
-def _show(row: Row) -> str:
-    return with_hash(row["record"], row["hash"])
+def _show(row: ActionRow) -> str:
+    return with_hash(row.record, row.hash)
 
 
-def _answer_page(page: paging.Page, rows: Sequence[Row]) -> Answer:
+def _answer_page(page: paging.Page, rows: Sequence[ActionRow]) -> Answer:
     shown = rows[: page.limit]
-    more = len(rows) > page.limit
-    cursor = f'"{paging.make_cursor(page.list_name, str(shown[-1]["seq"]))}"' if more else "null"
-    return Answer(
-        body=f'{{"data":[{",".join(map(_show, shown))}],"next_cursor":{cursor}}}'.encode()
-    )
+    cursor = "null"
+    if len(rows) > page.limit:
+        cursor = f'"{paging.make_cursor(page.list_name, str(shown[-1].seq))}"'
+    data = ",".join(map(_show, shown))
+    return Answer(body=f'{{"data":[{data}],"next_cursor":{cursor}}}'.encode())

@@ -14,7 +14,7 @@ from trading_intents.identity.model import Entitlement, Permission
 from trading_intents.orders.positions import Holding
 
 
-class Spec(trading.FrozenStruct, frozen=True, kw_only=True):
+class Spec(trading.FrozenStruct, kw_only=True):
     """An order kind with its amounts, as trimmed decimal texts."""
 
     kind: trading.OrderKind
@@ -41,14 +41,14 @@ def amounts_of(spec: Spec) -> dict[str, Any]:
     return {name: None if text is None else Decimal(text) for name, text in texts.items()}
 
 
-class LinkedSpec(trading.FrozenStruct, frozen=True):
+class LinkedSpec(trading.FrozenStruct):
     """An order of those that a broker links."""
 
     leg: trading.Leg | None  # None: the one that the others are legs of
     spec: Spec
 
 
-class Create(trading.FrozenStruct, frozen=True):
+class Create(trading.FrozenStruct):
     symbol: trading.Symbol
     side: trading.OrderSide
     route: trading.RouteStrategy
@@ -56,17 +56,17 @@ class Create(trading.FrozenStruct, frozen=True):
     legs: tuple[LinkedSpec, ...] = ()
 
 
-class Replace(trading.FrozenStruct, frozen=True):
+class Replace(trading.FrozenStruct):
     ref_intent_id: str
     spec: Spec
 
 
-class Cancel(trading.FrozenStruct, frozen=True):
+class Cancel(trading.FrozenStruct):
     ref_intent_id: str
     once: bool = False  # not while another CANCEL of the intent is pending
 
 
-class Close(trading.FrozenStruct, frozen=True):
+class Close(trading.FrozenStruct):
     """Makes a market order of the other side of a position. A caller's is for what is left to close
     of ours. A halt's is for `quantity`, which the broker reported when `seen_seq` was the account's
     last action, if no order of the symbol is open or came since."""
@@ -81,7 +81,7 @@ Command = ClientCommand | Close
 NewOrder = (Create, Close)  # commands that start an intent
 
 
-class Submission(trading.FrozenStruct, frozen=True, kw_only=True):
+class Submission(trading.FrozenStruct, kw_only=True):
     """A command, its caller and its account. Ids are texts, as they were received and as they are
     recorded."""
 
@@ -95,7 +95,7 @@ class Submission(trading.FrozenStruct, frozen=True, kw_only=True):
     halt_id: str | None = None  # the platform itself, for this halt
 
 
-class KeyState(trading.FrozenStruct, frozen=True, kw_only=True):
+class KeyState(trading.FrozenStruct, kw_only=True):
     organization_id: str
     environment: trading.Environment
     permissions: frozenset[Permission]
@@ -104,7 +104,7 @@ class KeyState(trading.FrozenStruct, frozen=True, kw_only=True):
     expires_at: datetime | None = None
 
 
-class AccountState(trading.FrozenStruct, frozen=True, kw_only=True):
+class AccountState(trading.FrozenStruct, kw_only=True):
     organization_id: str
     environment: trading.Environment
     broker: str
@@ -113,7 +113,7 @@ class AccountState(trading.FrozenStruct, frozen=True, kw_only=True):
     has_credential: bool
 
 
-class KnownOrder(trading.FrozenStruct, frozen=True, kw_only=True):
+class KnownOrder(trading.FrozenStruct, kw_only=True):
     """The order that a REPLACE or CANCEL names, with the terms that the broker last confirmed."""
 
     account_id: str
@@ -136,7 +136,7 @@ class KnownOrder(trading.FrozenStruct, frozen=True, kw_only=True):
     others: tuple[LinkedSpec, ...] = ()
 
 
-class PlacedLeg(trading.FrozenStruct, frozen=True):
+class PlacedLeg(trading.FrozenStruct):
     """A leg as its CREATE was answered."""
 
     leg: trading.Leg
@@ -144,7 +144,7 @@ class PlacedLeg(trading.FrozenStruct, frozen=True):
     seq: int
 
 
-class EarlierAction(trading.FrozenStruct, frozen=True):
+class EarlierAction(trading.FrozenStruct):
     """The action that the same Idempotency-Key was answered with before."""
 
     body_digest: str
@@ -153,7 +153,7 @@ class EarlierAction(trading.FrozenStruct, frozen=True):
     legs: tuple[PlacedLeg, ...] = ()
 
 
-class SubmissionState(trading.FrozenStruct, frozen=True, kw_only=True):
+class SubmissionState(trading.FrozenStruct, kw_only=True):
     """The state in which a command is decided, read in its transaction. None: nothing that this
     caller may know of."""
 
@@ -168,7 +168,7 @@ class SubmissionState(trading.FrozenStruct, frozen=True, kw_only=True):
     holding: Holding | None = None  # of the symbol that a Close names
 
 
-class Accepted(trading.FrozenStruct, frozen=True, kw_only=True):
+class Accepted(trading.FrozenStruct, kw_only=True):
     """The action to append. A CANCEL repeats the terms of the order that it cancels."""
 
     action_type: trading.ActionType
@@ -184,7 +184,7 @@ class Accepted(trading.FrozenStruct, frozen=True, kw_only=True):
     legs: tuple[LinkedSpec, ...] = ()  # of a CREATE that has some
 
 
-class Replayed(trading.FrozenStruct, frozen=True):
+class Replayed(trading.FrozenStruct):
     intent_id: str
     seq: int
     legs: tuple[PlacedLeg, ...] = ()

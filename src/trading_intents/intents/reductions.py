@@ -2,7 +2,7 @@
 ordinary commands."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 
 import msgspec
 
@@ -47,6 +47,13 @@ class CancelledAll(msgspec.Struct):
 def reduction_routes(
     gate: Gate, accounts: Accounts, intents: Intents, writer: Writer
 ) -> tuple[Route, ...]:
+    return (
+        _cancel_all_route(gate, accounts, intents, writer),
+        _close_position_route(gate, accounts, writer),
+    )
+
+
+def _cancel_all_route(gate: Gate, accounts: Accounts, intents: Intents, writer: Writer) -> Route:
     @Operation(
         tag=Tag.INTENTS,
         body=CancelAll,
@@ -65,18 +72,21 @@ def reduction_routes(
         check_open(account)
         found = await intents.cancellable(account, symbol, MAX_CANCELS + 1)
         submitter = submitter_of(caller_of(request))
-        submitted = (
-            writer.submit(
-                submitter.submission(str(account.id), Cancel(order_id, once=True), None, None, None)
-            )
-            for order_id in found[:MAX_CANCELS]
-        )
+        submitted: list[Coroutine[None, None, Receipt]] = []
+        for order_id in found[:MAX_CANCELS]:
+            cancel = Cancel(order_id, once=True)
+            submission = submitter.submission(str(account.id), cancel, None, None, None)
+            submitted.append(writer.submit(submission))
         receipts, failed = _sort_outcomes(await asyncio.gather(*submitted, return_exceptions=True))
         if failed and not receipts:
             raise failed[0]
         made = [Submitted(receipt.intent_id, receipt.seq) for receipt in receipts]
         return answer_json(CancelledAll(made, len(found) > MAX_CANCELS or bool(failed)), status=202)
 
+    return Route("POST", "/v1/accounts/{account_id}/intents/cancel-all", gate, cancel_all_intents)
+
+
+def _close_position_route(gate: Gate, accounts: Accounts, writer: Writer) -> Route:
     @Operation(
         tag=Tag.INTENTS,
         body=ClosePosition,
@@ -106,20 +116,16 @@ def reduction_routes(
         symbol = read_symbol("", request.params["symbol"])
         request.body(ClosePosition)
         key = request.header(b"idempotency-key")
-        digest = (
-            digest_of(["POST", f"/v1/accounts/{account.id}/positions/{symbol}/close"])
-            if key
-            else None
-        )
+        digest = None
+        if key:
+            digest = digest_of(["POST", f"/v1/accounts/{account.id}/positions/{symbol}/close"])
         submission = submitter_of(caller).submission(
             str(account.id), Close(symbol), None, key, digest
         )
         return accepted(await writer.submit(submission))
 
-    return (
-        Route("POST", "/v1/accounts/{account_id}/intents/cancel-all", gate, cancel_all_intents),
-        Route("POST", "/v1/accounts/{account_id}/positions/{symbol}/close", gate, close_position),
-    )
+    path = "/v1/accounts/{account_id}/positions/{symbol}/close"
+    return Route("POST", path, gate, close_position)
 
 
 def _sort_outcomes(

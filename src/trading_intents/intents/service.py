@@ -19,7 +19,7 @@ from trading_intents.prices.model import PriceRules
 from trading_intents.stats import store as stats_store
 from trading_intents.stats.model import Stats, Window
 from trading_intents.storage.administration import read_clock
-from trading_intents.storage.database import Pool, Row
+from trading_intents.storage.database import Pool
 from trading_intents.storage.pages import PageRequest
 from trading_intents.trading import Symbol
 
@@ -30,7 +30,9 @@ class Intents:
         self._prices = prices
         self._brokers = brokers
 
-    async def list(self, account: Account, times: TimeRange, page: PageRequest) -> Sequence[Row]:
+    async def list(
+        self, account: Account, times: TimeRange, page: PageRequest
+    ) -> Sequence[store.ActionRow]:
         async with self._pool.transaction([account.organization_id], read_only=True) as tx:
             return await store.list_actions(tx, account.id, times, page)
 
@@ -47,27 +49,24 @@ class Intents:
         ) as tx:
             return await stats_store.read(tx, account.id, window)
 
-    async def latest(self, account: Account, intent_id: UUID | None) -> Row:
-        async with self._pool.transaction([account.organization_id], read_only=True) as tx:
-            row = await store.latest_action(tx, account.id, intent_id) if intent_id else None
+    async def latest(self, account: Account, intent_id: UUID | None) -> store.ActionRow:
+        row = None
+        if intent_id:
+            async with self._pool.transaction([account.organization_id], read_only=True) as tx:
+                row = await store.latest_action(tx, account.id, intent_id)
         if row is None:
             raise NotFound("no such intent")
         return row
 
     async def history(
         self, account: Account, intent_id: UUID | None, times: TimeRange, page: PageRequest
-    ) -> Sequence[Row]:
-        async with self._pool.transaction([account.organization_id], read_only=True) as tx:
-            rows = (
-                await store.list_actions(tx, account.id, times, page, intent_id)
-                if intent_id
-                else []
-            )
-            known = bool(rows) or (
-                intent_id and await store.latest_action(tx, account.id, intent_id)
-            )
-        if not known:
+    ) -> Sequence[store.ActionRow]:
+        if intent_id is None:
             raise NotFound("no such intent")
+        async with self._pool.transaction([account.organization_id], read_only=True) as tx:
+            rows = await store.list_actions(tx, account.id, times, page, intent_id)
+            if not rows and not await store.latest_action(tx, account.id, intent_id):
+                raise NotFound("no such intent")
         return rows
 
     async def evaluate(

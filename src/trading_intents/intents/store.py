@@ -2,21 +2,30 @@
 compares. Never decides."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from datetime import datetime
+from typing import NamedTuple, TypedDict
 from uuid import UUID
 
 import msgspec
 from msgspec.structs import replace
 
 from trading_intents.clock import TimeRange
-from trading_intents.intents.model import SPEC_AMOUNTS, SPEC_PRICES, KnownOrder, LinkedSpec, Spec
-from trading_intents.orders.store import OrderRow, parse_row
-from trading_intents.storage.database import Row, Tx, pack_array
+from trading_intents.intents.model import KnownOrder, LinkedSpec, Spec
+from trading_intents.orders.store import OrderRow
+from trading_intents.storage.database import Tx, pack_array
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.storage.pages import PageRequest, SeqLog, direction_of, find_range
 from trading_intents.storage.pipeline import Statement
 from trading_intents.stream.model import EventType
-from trading_intents.trading import ORDER_KINDS, AccountSymbol, RouteStrategy, Symbol, maybe_text
+from trading_intents.trading import (
+    ORDER_KINDS,
+    AccountSymbol,
+    FrozenStruct,
+    RouteStrategy,
+    Symbol,
+    amount_text,
+    maybe_text,
+)
 
 PRUNE_ROWS = 5_000
 
@@ -28,6 +37,45 @@ class ActionRef(NamedTuple):
     account_id: str
     seq: int
     hash: str
+
+
+class ActionRow(FrozenStruct):
+    """An action's record, which is answered as it was hashed."""
+
+    seq: int
+    record: str
+    hash: str
+
+
+class ChainHead(FrozenStruct):
+    account_id: UUID
+    seq: int
+    hash: str
+
+
+class ActionEvent(FrozenStruct):
+    seq: int  # in the organization's stream
+    account_id: UUID
+    payload: bytes | None  # None: it is of no action that was asked for
+
+
+class WholeAction(FrozenStruct, kw_only=True):
+    account_id: str
+    seq: int
+    intent_id: str
+    organization_id: str
+    action_type: str
+    created_at: datetime
+    record: str
+    hash: str
+
+
+class CreatedOrder(FrozenStruct):
+    create_seq: int
+    order_id: str
+    symbol: str
+    order_side: str
+    latest: int  # the highest seq that the order names
 
 
 def find_action(ref: ActionRef) -> Statement:
@@ -61,26 +109,31 @@ _LIST_ACTIONS_OF_INTENT = """
 
 async def list_actions(
     tx: Tx, account_id: UUID, times: TimeRange, page: PageRequest, intent_id: UUID | None = None
-) -> list[Row]:
+) -> list[ActionRow]:
     """All of the account's, or the intent's."""
     seqs = await find_range(tx, ACTIONS, account_id, times, page)
-    query, ids = (_LIST_ACTIONS_OF_INTENT, (intent_id,)) if intent_id else (_LIST_ACTIONS, ())
-    return await tx.fetch(
-        query.format(direction=direction_of(page)), account_id, *seqs, page.limit + 1, *times, *ids
-    )
+    direction = direction_of(page)
+    most = page.limit + 1
+    if intent_id is None:
+        query = _LIST_ACTIONS.format(direction=direction)
+        rows = await tx.fetch(query, account_id, *seqs, most, *times)
+    else:
+        query = _LIST_ACTIONS_OF_INTENT.format(direction=direction)
+        rows = await tx.fetch(query, account_id, *seqs, most, *times, intent_id)
+    return [ActionRow(**row) for row in rows]
 
 
 async def find_order(tx: Tx, account_id: UUID, order_id: UUID) -> KnownOrder | None:
-    found = await tx.fetchrow("SELECT * FROM orders WHERE order_id = $1", order_id)
-    if not found or found["account_id"] != account_id:
+    query = "SELECT row_to_json(o)::text FROM orders o WHERE order_id = $1"
+    text = await tx.fetchval(query, order_id)
+    row = msgspec.json.decode(text, type=OrderRow) if text else None
+    if row is None or row.account_id != str(account_id):
         return None
-    row = parse_row(found, OrderRow)
     if not row.linked:
         return known_order(row)
     (groups,) = await PoolTransaction(tx).run([read_groups([row.order_id])])
-    return known_order(
-        row, [each for _, each in parse_groups(groups.texts()).get(row.order_id, ())]
-    )
+    others = parse_groups(groups.texts()).get(row.order_id, ())
+    return known_order(row, [each for _, each in others])
 
 
 def known_order(row: OrderRow, others: Iterable[LinkedSpec] = ()) -> KnownOrder:
@@ -105,12 +158,14 @@ def known_order(row: OrderRow, others: Iterable[LinkedSpec] = ()) -> KnownOrder:
 
 
 def _spec_of(row: OrderRow) -> Spec:
-    amounts: dict[str, Any] = {name: maybe_text(getattr(row, name)) for name in SPEC_AMOUNTS}
     return Spec(
         kind=ORDER_KINDS[row.order_type],
-        time_in_force=row.time_in_force,
+        quantity=amount_text(row.quantity),
+        limit_price=maybe_text(row.limit_price),
+        stop_price=maybe_text(row.stop_price),
+        trail_amount=maybe_text(row.trail_amount),
         trail_bps=row.trail_bps,
-        **amounts,
+        time_in_force=row.time_in_force,
     )
 
 
@@ -141,6 +196,13 @@ _READ_GROUPS = """
 """
 
 
+class _AskedPrices(TypedDict):
+    """The prices in the record of a REPLACE."""
+
+    limit_price: str | None
+    stop_price: str | None
+
+
 Groups = dict[str, list[tuple[str, LinkedSpec]]]  # the others of an order's group, with their ids
 
 
@@ -154,22 +216,22 @@ def parse_groups(rows: Iterable[Sequence[str]]) -> Groups:
             continue
         specs = [_spec_of(other)]
         if record:
-            asked = msgspec.json.decode(record)
-            specs.append(replace(specs[0], **{name: asked[name] for name in SPEC_PRICES}))
-        found.setdefault(order_id, []).extend(
-            (other.order_id, LinkedSpec(other.leg, each)) for each in specs
-        )
+            specs.append(replace(specs[0], **msgspec.json.decode(record, type=_AskedPrices)))
+        group = found.setdefault(order_id, [])
+        for each in specs:
+            group.append((other.order_id, LinkedSpec(other.leg, each)))
     return found
 
 
-async def latest_action(tx: Tx, account_id: UUID, intent_id: UUID) -> Row | None:
+async def latest_action(tx: Tx, account_id: UUID, intent_id: UUID) -> ActionRow | None:
     query = """
         SELECT seq, record, hash FROM (
             SELECT * FROM actions WHERE intent_id = $2 ORDER BY seq DESC LIMIT 1
         ) AS latest
         WHERE account_id = $1
     """
-    return await tx.fetchrow(query, account_id, intent_id)
+    row = await tx.fetchrow(query, account_id, intent_id)
+    return ActionRow(**row) if row else None
 
 
 async def prune_refusals(tx: Tx, keep_days: int) -> bool:
@@ -188,18 +250,18 @@ async def prune_refusals(tx: Tx, keep_days: int) -> bool:
     return removed == PRUNE_ROWS
 
 
-async def find_head(tx: Tx, account_id: UUID) -> Row | None:
-    return await tx.fetchrow(
-        "SELECT seq, hash FROM account_heads WHERE account_id = $1", account_id
-    )
+async def find_head(tx: Tx, account_id: UUID) -> ChainHead | None:
+    query = "SELECT account_id, seq, hash FROM account_heads WHERE account_id = $1"
+    row = await tx.fetchrow(query, account_id)
+    return ChainHead(**row) if row else None
 
 
-async def list_heads(tx: Tx, after: UUID, limit: int) -> list[Row]:
+async def list_heads(tx: Tx, after: UUID, limit: int) -> list[ChainHead]:
     query = """
         SELECT account_id, seq, hash FROM account_heads WHERE account_id > $1 ORDER BY account_id
         LIMIT $2
     """
-    return await tx.fetch(query, after, limit)
+    return [ChainHead(**row) for row in await tx.fetch(query, after, limit)]
 
 
 async def sum_heads(tx: Tx, account_id: UUID | None) -> int:
@@ -240,7 +302,7 @@ async def next_organization(tx: Tx, after: UUID, account_id: UUID | None) -> UUI
 
 async def list_action_events(
     tx: Tx, organization_id: UUID, after: int, account_id: UUID | None, limit: int
-) -> list[Row]:
+) -> list[ActionEvent]:
     """Lists every event, with a payload only if it is an action of this account: the page's size
     limits what is read."""
     query = """
@@ -249,34 +311,39 @@ async def list_action_events(
                    THEN payload END AS payload
         FROM stream_events WHERE organization_id = $1 AND seq > $2 ORDER BY seq LIMIT $5
     """
-    return await tx.fetch(query, organization_id, after, account_id, EventType.INTENT_ACTION, limit)
+    kind = EventType.INTENT_ACTION
+    rows = await tx.fetch(query, organization_id, after, account_id, kind, limit)
+    return [ActionEvent(**row) for row in rows]
 
 
-async def read_records(tx: Tx, actions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], str]:
+async def read_records(tx: Tx, actions: Sequence[tuple[str, int]]) -> list[str | None]:
+    """The records of these actions, in their order; None: there is none."""
     query = """
-        SELECT account_id::text, seq, record
-        FROM unnest($1::text[]::uuid[], $2::bigint[]) AS named (account_id, seq)
-        JOIN actions USING (account_id, seq)
+        SELECT ARRAY(
+            SELECT record FROM unnest($1::text[]::uuid[], $2::bigint[])
+                WITH ORDINALITY AS named (account_id, seq, number)
+            LEFT JOIN actions USING (account_id, seq) ORDER BY number
+        )
     """
-    rows = await tx.fetch(
-        query, [account_id for account_id, _ in actions], [seq for _, seq in actions]
-    )
-    return {(row["account_id"], row["seq"]): row["record"] for row in rows}
+    account_ids = [account_id for account_id, _ in actions]
+    seqs = [seq for _, seq in actions]
+    records: list[str | None] = await tx.fetchval(query, account_ids, seqs)
+    return records
 
 
-async def list_whole_actions(tx: Tx, account_id: UUID, after: int, limit: int) -> list[Row]:
+async def list_whole_actions(tx: Tx, account_id: UUID, after: int, limit: int) -> list[WholeAction]:
     query = """
         SELECT account_id::text, seq, intent_id::text, organization_id::text, action_type,
             created_at, record, hash
         FROM actions WHERE account_id = $1 AND seq > $2 ORDER BY seq LIMIT $3
     """
-    return await tx.fetch(query, account_id, after, limit)
+    return [WholeAction(**row) for row in await tx.fetch(query, account_id, after, limit)]
 
 
 async def read_orders(
     tx: Tx, account_id: UUID, after: int, until: int, limit: int
-) -> dict[int, Row]:
-    """Reads orders by the seq of their CREATE; `latest` is the highest seq that an order names."""
+) -> dict[int, CreatedOrder]:
+    """Reads orders by the seq of their CREATE."""
     query = """
         SELECT create_seq, order_id::text, symbol, order_side::text,
                greatest(command_seq, pending_replace_seq) AS latest
@@ -284,24 +351,27 @@ async def read_orders(
         ORDER BY create_seq LIMIT $4
     """
     rows = await tx.fetch(query, account_id, after, until, limit)
-    return {row["create_seq"]: row for row in rows}
+    orders = [CreatedOrder(**row) for row in rows]
+    return {order.create_seq: order for order in orders}
 
 
 def read_holdings(asked: Mapping[AccountSymbol[str], int | None]) -> Statement:
-    """Positions and the unfilled quantities of open orders, as `open_sums` adds them up, by account
-    and symbol; with the seq that the asker knew as the account's last, whether an order of the
-    symbol came after it."""
+    """Positions and the unfilled quantities of open orders, as `open_sums` adds them up: a
+    `Holding` as JSON by account and symbol; with the seq that the asker knew as the account's last,
+    whether an order of the symbol came after it."""
     seqs = [None if seq is None else str(seq) for seq in asked.values()]
     return Statement(_READ_HOLDINGS, (*map(pack_array, zip(*asked, strict=True)), pack_array(seqs)))
 
 
 _READ_HOLDINGS = """
-    SELECT asked.account_id, asked.symbol, coalesce(p.quantity, 0), o.selling, o.buying, o.count,
-        EXISTS (
-        SELECT FROM orders n
-        WHERE n.account_id = asked.account_id AND n.create_seq > asked.seen_seq
-            AND n.symbol = asked.symbol
-    )
+    SELECT asked.account_id, asked.symbol, json_build_object(
+        'quantity', coalesce(p.quantity, 0), 'selling', o.selling, 'buying', o.buying,
+        'open_orders', o.count, 'is_newer', EXISTS (
+            SELECT FROM orders n
+            WHERE n.account_id = asked.account_id AND n.create_seq > asked.seen_seq
+                AND n.symbol = asked.symbol
+        )
+    )::text
     FROM unnest(from_column($1)::uuid[], from_column($2), from_column($3)::bigint[])
          AS asked (account_id, symbol, seen_seq)
     LEFT JOIN LATERAL (
@@ -331,9 +401,9 @@ async def cancellable_orders(tx: Tx, account_id: UUID, symbol: str | None, limit
     query = """
         WITH working AS MATERIALIZED (SELECT * FROM orders
             WHERE account_id = $1 AND finished_at IS NULL)
-        SELECT order_id FROM working WHERE NOT cancel_requested
+        SELECT ARRAY(SELECT order_id::text FROM working WHERE NOT cancel_requested
             AND ($2::text IS NULL OR symbol = $2)
-        ORDER BY create_seq LIMIT $3
+            ORDER BY create_seq LIMIT $3)
     """
-    rows = await tx.fetch(query, account_id, symbol, limit)
-    return [str(row["order_id"]) for row in rows]
+    order_ids: list[str] = await tx.fetchval(query, account_id, symbol, limit)
+    return order_ids

@@ -3,23 +3,26 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, date, datetime
 from functools import partial
-from typing import Any
+from operator import attrgetter
+from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
 
-from trading_intents.ids import OrganizationId
+from trading_intents.ids import OrganizationId, id_text
 from trading_intents.orders import store
 from trading_intents.orders.model import state_of
 from trading_intents.orders.positions import PositionRow
 from trading_intents.orders.store import OrderRow, TradeRow
-from trading_intents.storage.database import Row, Tx
+from trading_intents.storage.database import Tx
 from trading_intents.storage.pipeline import column_types
 from trading_intents.stream import trading_pb2
 from trading_intents.stream.model import Event, EventType, make_payload
 from trading_intents.trading import Environment, amount_text, maybe_text
 
 RETAINED_PAGE = 500  # orders or positions that are in memory at a time
+Listed = TypeVar("Listed")
+After = TypeVar("After")
 
 
 def order_event(row: OrderRow) -> Event:
@@ -94,15 +97,16 @@ async def retained_orders(
 ) -> AsyncIterator[list[Event]]:
     """Working orders, and those that finished in the last hour, account by account and a page at a
     time; None: of every account, of both environments."""
-    for row in await store.list_retaining(
+    for account in await store.list_retaining(
         tx, store.HAS_ORDERS, organization_id, account_id, environment
     ):
-        working = partial(store.list_working, tx, row["id"])
-        finished = partial(store.list_finished, tx, row["id"])
-        async for page in _pages(working, {"create_seq": 0}):
-            yield [order_event(store.parse_row(order, OrderRow)) for order in page]
-        async for page in _pages(finished, {"finished_at": row["since"], "order_id": _NO_ID}):
-            yield [order_event(store.parse_row(order, OrderRow)) for order in page]
+        working = partial(store.list_working, tx, account.id)
+        finished = partial(store.list_finished, tx, account.id)
+        async for page in _pages(working, 0, attrgetter("create_seq")):
+            yield [order_event(order) for order in page]
+        first = (account.since, _NO_ID)
+        async for page in _pages(finished, first, attrgetter("finished_at", "order_id")):
+            yield [order_event(order) for order in page]
 
 
 async def retained_positions(
@@ -112,29 +116,28 @@ async def retained_positions(
     environment: Environment | None,
 ) -> AsyncIterator[list[Event]]:
     """Open positions, and those that were closed in the last hour, likewise."""
-    for row in await store.list_retaining(
+    for account in await store.list_retaining(
         tx, store.HAS_POSITIONS, organization_id, account_id, environment
     ):
-        account = Environment(row["environment"]), row["broker"]
-        read = partial(store.list_retained_positions, tx, row["id"], row["since"])
-        async for page in _pages(read, {"symbol": ""}):
-            yield [
-                position_event(store.parse_row(each, PositionRow), *account, day_of(row["now"]))
-                for each in page
-            ]
+        today = day_of(account.now)
+        read = partial(store.list_retained_positions, tx, account.id, account.since)
+        async for page in _pages(read, "", attrgetter("symbol")):
+            yield [position_event(row, account.environment, account.broker, today) for row in page]
 
 
 async def _pages(
-    read: Callable[..., Awaitable[list[Row]]], last: Mapping[str, object]
-) -> AsyncIterator[list[Row]]:
-    """`last` holds the columns by which a page goes on where the one before ended."""
+    read: Callable[[After, int], Awaitable[list[Listed]]],
+    after: After,
+    key: Callable[[Listed], After],
+) -> AsyncIterator[list[Listed]]:
+    """`key` is that of a row, behind which the next page begins."""
     while True:
-        page = await read(*last.values(), RETAINED_PAGE)
+        page = await read(after, RETAINED_PAGE)
         if page:
             yield page
         if len(page) < RETAINED_PAGE:
             return
-        last = {name: page[-1][name] for name in last}
+        after = key(page[-1])
 
 
-_NO_ID = UUID(int=0)
+_NO_ID = id_text(UUID(int=0))

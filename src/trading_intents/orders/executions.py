@@ -27,7 +27,7 @@ class TradeFlag(StrEnum):
     REPLACED = "replaced"  # a gap whose executions have been seen
 
 
-class _Fill(FrozenStruct, frozen=True, kw_only=True):
+class _Fill(FrozenStruct, kw_only=True):
     """An execution's present numbers; a busted one has quantity zero."""
 
     exec_id: str
@@ -39,14 +39,14 @@ class _Fill(FrozenStruct, frozen=True, kw_only=True):
     flags: tuple[TradeFlag, ...] = ()
 
 
-class TradeView(_Fill, frozen=True, kw_only=True):
+class TradeView(_Fill, kw_only=True):
     """`cumulative_quantity` is the sum up to this one, so the last one's is what is filled."""
 
     cumulative_quantity: Decimal
     leaves_quantity: Decimal
 
 
-class _Execution(_Fill, frozen=True, kw_only=True):
+class _Execution(_Fill, kw_only=True):
     cum_quantity: Decimal | None  # as the broker counted, this one included
     largest: Decimal  # of all the quantities that it had
     amended: bool = False
@@ -66,11 +66,13 @@ def trades(
     price."""
     executions = _executions(facts)
     missed = _gaps(facts, executions)
-    booked = [*executions, *_synthetic_fills(order_id, missed, facts, executions, fallback_price)]
+    executions += _synthetic_fills(order_id, missed, facts, executions, fallback_price)
     rows = []
     cumulative = ZERO
     with exact():
-        for each in sorted((each for each in booked if each.quantity), key=_sort_key):
+        for each in sorted(executions, key=_sort_key):
+            if not each.quantity:
+                continue
             cumulative += each.quantity
             fill = {name: getattr(each, name) for name in _Fill.__struct_fields__}
             leaves = max(quantity - cumulative, ZERO)
@@ -84,30 +86,29 @@ def _sort_key(execution: _Execution) -> tuple[bool, Decimal, datetime, str]:
 
 
 def _executions(facts: Sequence[Fact]) -> list[_Execution]:
-    fills = {fact.exec_id: fact for fact in facts if fact.kind is FactKind.FILL and fact.exec_id}
-    amendments = [
-        fact for fact in facts if fact.kind in (FactKind.FILL_BUST, FactKind.FILL_CORRECT)
-    ]
-    parents = {
-        fact.exec_id: fact.replaces
-        for fact in amendments
-        if fact.kind is FactKind.FILL_CORRECT
-        and fact.exec_id
-        and fact.replaces
-        and fact.exec_id != fact.replaces
-    }
+    fills: dict[str, Fact] = {}
+    amendments = []
+    parents: dict[str, str] = {}
+    for fact in facts:
+        if fact.kind is FactKind.FILL and fact.exec_id:
+            fills[fact.exec_id] = fact
+        elif fact.kind in (FactKind.FILL_BUST, FactKind.FILL_CORRECT):
+            assert fact.replaces
+            amendments.append((fact.replaces, fact))
+            is_correction = fact.kind is FactKind.FILL_CORRECT
+            if is_correction and fact.exec_id and fact.exec_id != fact.replaces:
+                parents[fact.exec_id] = fact.replaces
     of_root: dict[str, list[tuple[int, Fact]]] = {}
-    for fact in amendments:
-        assert fact.replaces
-        root, depth = _root(fact.replaces, parents)
+    for amended, fact in amendments:
+        root, depth = _root(amended, parents)
         of_root.setdefault(root, []).append((depth, fact))
-    plain_fills = (
-        exec_id for exec_id in fills if exec_id not in parents and exec_id not in of_root
-    )
-    executions = [_execution(exec_id, fills[exec_id], []) for exec_id in plain_fills]
-    return executions + [
-        _execution(root, fills.get(root), amended) for root, amended in of_root.items()
-    ]
+    executions = []
+    for exec_id, fill in fills.items():
+        if exec_id not in parents and exec_id not in of_root:
+            executions.append(_execution(exec_id, fill, ()))
+    for root, amended_by in of_root.items():
+        executions.append(_execution(root, fills.get(root), amended_by))
+    return executions
 
 
 def _root(exec_id: str, parents: Mapping[str, str]) -> tuple[str, int]:
@@ -121,64 +122,68 @@ def _root(exec_id: str, parents: Mapping[str, str]) -> tuple[str, int]:
     return path[-1], len(path)
 
 
+_NEVER_SEEN = Fact(key="", arrival=0, kind=FactKind.FILL)
+
+
 def _execution(
     exec_id: str, fill: Fact | None, amendments: Sequence[tuple[int, Fact]]
 ) -> _Execution:
-    corrections = [
-        (depth, fact) for depth, fact in amendments if fact.kind is FactKind.FILL_CORRECT
-    ]
-    busted = len(corrections) < len(amendments)
-    last = max(corrections, key=lambda each: (each[0], each[1].moment))[1] if corrections else fill
-    times = [fact.venue_time for _, fact in amendments if fact.venue_time]
-    sizes = [
-        fact.quantity
-        for fact in (fill, *(fact for _, fact in corrections))
-        if fact and fact.quantity
-    ]
-    sources = [fact for fact in (last, fill) if fact]
+    corrections = [each for each in amendments if each[1].kind is FactKind.FILL_CORRECT]
+    newest = _newest(fill, corrections)
+    first = fill or newest
+    largest = first.quantity or ZERO
+    for _, fact in corrections:
+        largest = max(largest, fact.quantity or ZERO)
+    is_busted = len(corrections) < len(amendments)
     return _Execution(
         exec_id=exec_id,
-        client_order_id=next(
-            (fact.client_order_id for fact in sources if fact.client_order_id), None
-        ),
-        quantity=ZERO if busted or last is None else last.quantity or ZERO,
-        price=ZERO if last is None else last.price or ZERO,
-        fee=next((fact.fee for fact in sources if fact.fee is not None), None),
-        venue_time=next((fact.venue_time for fact in reversed(sources) if fact.venue_time), None),
-        cum_quantity=next(
-            (fact.cum_quantity for fact in reversed(sources) if fact.cum_quantity is not None), None
-        ),
-        largest=max(sizes, default=ZERO),
+        client_order_id=newest.client_order_id or first.client_order_id,
+        quantity=ZERO if is_busted else newest.quantity or ZERO,
+        price=newest.price or ZERO,
+        fee=first.fee if newest.fee is None else newest.fee,
+        venue_time=first.venue_time or newest.venue_time,
+        cum_quantity=newest.cum_quantity if first.cum_quantity is None else first.cum_quantity,
+        largest=largest,
         amended=bool(amendments),
-        amended_at=max(times) if times and len(times) == len(amendments) else None,
+        amended_at=_amended_at(amendments),
         flags=(TradeFlag.CORRECTED,) if corrections else (),
     )
+
+
+def _newest(fill: Fact | None, corrections: Sequence[tuple[int, Fact]]) -> Fact:
+    if not corrections:
+        return fill or _NEVER_SEEN
+    _, last = max(corrections, key=lambda each: (each[0], each[1].moment))
+    return last
+
+
+def _amended_at(amendments: Sequence[tuple[int, Fact]]) -> datetime | None:
+    times = [fact.venue_time for _, fact in amendments if fact.venue_time]
+    return max(times) if 0 < len(times) == len(amendments) else None
 
 
 def _gaps(facts: Sequence[Fact], executions: Sequence[_Execution]) -> dict[Decimal, Decimal]:
     """Finds what the broker counts beyond the executions that were seen: its size, by the
     cumulative quantity at its end."""
-    reports = [fact for fact in facts if fact.cum_quantity]
     amended = [each for each in executions if each.amended]
     with exact():
-        missing = _missing(reports, executions, amended)
+        missing = _missing(facts, executions, amended)
         if missing <= 0:
             return {}
-        # Once an execution was amended, an earlier count no longer shows where one stands.
-        placed = sorted(
-            (each for each in executions if not amended and each.cum_quantity is not None),
-            key=_sort_key,
-        )
-        covered = total(each.largest for each in executions if not each.amended) - total(
-            e.largest for e in placed
-        )
+        covered = ZERO
+        counted = []
+        for each in executions:
+            # Once an execution was amended, an earlier count no longer shows where one stands.
+            if not amended and each.cum_quantity is not None:
+                counted.append(each)
+            elif not each.amended:
+                covered += each.largest
+        counted.sort(key=_sort_key, reverse=True)
         sizes: dict[Decimal, Decimal] = {}
-        passed = 0
-        for end, report in _ends(reports):
-            while passed < len(placed) and (placed[passed].cum_quantity or ZERO) <= end:
-                covered += placed[passed].largest
-                passed += 1
-            size = min(end - covered - total(each.counted_in(report) for each in amended), missing)
+        for end, report in _ends(facts):
+            while counted and (counted[-1].cum_quantity or ZERO) <= end:
+                covered += counted.pop().largest
+            size = min(end - covered - _counted_in(report, amended), missing)
             if size > 0:
                 sizes[end] = sizes.get(end, ZERO) + size
                 covered += size
@@ -187,25 +192,30 @@ def _gaps(facts: Sequence[Fact], executions: Sequence[_Execution]) -> dict[Decim
 
 
 def _missing(
-    reports: Sequence[Fact], executions: Sequence[_Execution], amended: Sequence[_Execution]
+    facts: Sequence[Fact], executions: Sequence[_Execution], amended: Sequence[_Execution]
 ) -> Decimal:
-    known = total(each.largest for each in executions if not each.amended)
-    counts = (
-        (fact.cum_quantity or ZERO) - total(each.counted_in(fact) for each in amended)
-        for fact in reports
-    )
-    return max(counts, default=ZERO) - known
+    most = ZERO
+    for fact in facts:
+        if fact.cum_quantity:
+            most = max(most, fact.cum_quantity - _counted_in(fact, amended))
+    return most - total(each.largest for each in executions if not each.amended)
 
 
-def _ends(reports: Sequence[Fact]) -> list[tuple[Decimal, Fact]]:
+def _counted_in(report: Fact, amended: Sequence[_Execution]) -> Decimal:
+    return total(each.counted_in(report) for each in amended)
+
+
+def _ends(facts: Sequence[Fact]) -> list[tuple[Decimal, Fact]]:
     """The quantities at which an execution must have ended: each count, and right before each fill
     that was counted."""
-    ends = [(normalized(fact.cum_quantity), fact) for fact in reports if fact.cum_quantity]
-    kinds = (FactKind.FILL, FactKind.STATUS)
-    fills = [
-        (end, fact.quantity, fact) for end, fact in ends if fact.kind in kinds and fact.quantity
-    ]
-    ends += [(normalized(end - quantity), fact) for end, quantity, fact in fills if end > quantity]
+    ends = []
+    for fact in facts:
+        if not fact.cum_quantity:
+            continue
+        ends.append((normalized(fact.cum_quantity), fact))
+        is_fill = fact.kind in (FactKind.FILL, FactKind.STATUS)
+        if is_fill and fact.quantity and fact.cum_quantity > fact.quantity:
+            ends.append((normalized(fact.cum_quantity - fact.quantity), fact))
     return sorted(ends, key=lambda each: (each[0], each[1].moment))
 
 
@@ -217,44 +227,45 @@ def _synthetic_fills(
     fallback_price: Decimal | None,
 ) -> list[_Execution]:
     stand_ins = _priced_fills(order_id, sizes, facts)
-    sizes = {
-        end: size
-        for end, size in sizes.items()
-        if end not in {each.cum_quantity for each in stand_ins}
-    }
+    priced = {each.cum_quantity for each in stand_ins}
+    sizes = {end: size for end, size in sizes.items() if end not in priced}
     executions = [*executions, *stand_ins]
-    averages = [fact for fact in facts if fact.cum_quantity and fact.average_price is not None]
-    report = max(averages, key=lambda fact: (fact.cum_quantity or ZERO, fact.moment), default=None)
+    report = _last_average(facts)
     paid = _paid_for_gaps(sizes, report, executions) if report else None
     for end, size in sizes.items():
-        inside = report is not None and end <= (report.cum_quantity or ZERO)
-        price = paid if paid is not None and inside else _price_near(end, executions)
+        price = None
+        if report and end <= (report.cum_quantity or ZERO):
+            price = paid
         if price is None:
-            price = (
-                fallback_price
-                if report is None or fallback_price is not None
-                else report.average_price
-            )
+            price = _price_near(end, executions)
+        if price is None:
+            price = fallback_price
+        if price is None and report:
+            price = report.average_price
         stand_ins.append(_stand_in(order_id, end, size, price))
     return stand_ins
+
+
+def _last_average(facts: Sequence[Fact]) -> Fact | None:
+    averages = [fact for fact in facts if fact.cum_quantity and fact.average_price is not None]
+    return max(averages, key=lambda fact: (fact.cum_quantity or ZERO, fact.moment), default=None)
 
 
 def _priced_fills(
     order_id: str, sizes: Mapping[Decimal, Decimal], facts: Sequence[Fact]
 ) -> list[_Execution]:
     """Stands in for gaps that are one execution, of which the broker reported all but its id."""
-    statuses = (
-        fact
-        for fact in facts
-        if fact.kind is FactKind.STATUS and fact.quantity and fact.price is not None
-    )
-    counted = {normalized(fact.cum_quantity): fact for fact in statuses if fact.cum_quantity}
-    fills = [(end, size, counted[end]) for end, size in sizes.items() if end in counted]
-    return [
-        _stand_in(order_id, end, size, fact.price, fact.venue_time)
-        for end, size, fact in fills
-        if size <= (fact.quantity or ZERO)
-    ]
+    counted: dict[Decimal, Fact] = {}
+    for fact in facts:
+        is_execution = fact.kind is FactKind.STATUS and fact.quantity and fact.price is not None
+        if is_execution and fact.cum_quantity:
+            counted[normalized(fact.cum_quantity)] = fact
+    fills = []
+    for end, size in sizes.items():
+        status = counted.get(end)
+        if status and size <= (status.quantity or ZERO):
+            fills.append(_stand_in(order_id, end, size, status.price, status.venue_time))
+    return fills
 
 
 def _stand_in(
@@ -285,15 +296,19 @@ def _paid_for_gaps(
     until = report.cum_quantity
     with exact():
         size = total(size for end, size in sizes.items() if end <= until)
-        seen = [
-            each for each in executions if each.cum_quantity is None or each.cum_quantity <= until
-        ]
-        paid = until * report.average_price - total(each.quantity * each.price for each in seen)
+        paid = until * report.average_price
+        for each in executions:
+            if each.cum_quantity is None or each.cum_quantity <= until:
+                paid -= each.quantity * each.price
         return quotient(paid, size) if size and paid > 0 else None
 
 
 def _price_near(end: Decimal, executions: Sequence[_Execution]) -> Decimal | None:
-    near = sorted((each for each in executions if each.quantity), key=_sort_key)
-    after = (each for each in near if each.cum_quantity is not None and each.cum_quantity > end)
-    found = next(after, near[-1] if near else None)
-    return found.price if found else None
+    """The price of the next execution, else of the last."""
+    price = None
+    for each in sorted(executions, key=_sort_key):
+        if each.quantity:
+            price = each.price
+            if each.cum_quantity is not None and each.cum_quantity > end:
+                break
+    return price

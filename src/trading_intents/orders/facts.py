@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import StrEnum
+from itertools import product
 from typing import assert_never
 from uuid import UUID
 
@@ -72,7 +73,7 @@ LONG_AGO = datetime.min.replace(tzinfo=UTC)
 # Nine pairs of base 32 spell the first 90 bits of a digest: the library's encoder takes five times
 # as long.
 _BASE32 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
-_BASE32_PAIRS = tuple(first + second for first in _BASE32 for second in _BASE32)
+_BASE32_PAIRS = tuple(map("".join, product(_BASE32, repeat=2)))
 
 
 def client_order_id(action_id: UUID, attempt: int = 0) -> str:
@@ -91,7 +92,7 @@ class CommandKind(StrEnum):
     CANCEL = "CANCEL"
 
 
-class Fact(FrozenStruct, frozen=True, kw_only=True):
+class Fact(FrozenStruct, kw_only=True):
     """`arrival` decides only which of two conflicting executions was seen first."""
 
     key: str  # unique per account; the same fact always has the same one
@@ -198,8 +199,13 @@ def conflict_with(fact: Fact) -> Fact:
 def is_conflict(fact: Fact, known: Iterable[Fact]) -> bool:
     """Whether it is an execution that came before, under another key and with other numbers, so
     that it is lost."""
-    same = (each for each in known if each.kind is FactKind.FILL and each.exec_id == fact.exec_id)
-    return fact.kind is FactKind.FILL and any(each.numbers != fact.numbers for each in same)
+    if fact.kind is not FactKind.FILL:
+        return False
+    for each in known:
+        is_same = each.kind is FactKind.FILL and each.exec_id == fact.exec_id
+        if is_same and each.numbers != fact.numbers:
+            return True
+    return False
 
 
 def distinct(facts: Iterable[Fact]) -> tuple[tuple[Fact, ...], bool]:
@@ -236,6 +242,14 @@ def _first(
 def _completeness(fact: Fact) -> tuple[int, str, str]:
     # The same execution may come from a stream and from a list, which differ in fields beside its
     # numbers.
-    ids = fact.client_order_id, fact.broker_order_id, fact.reason, fact.detail
-    known = fact.fee, fact.cum_quantity, fact.average_price, fact.venue_time, *ids
-    return sum(each is not None for each in known), fact.key, repr(known)
+    fields = (
+        fact.fee,
+        fact.cum_quantity,
+        fact.average_price,
+        fact.venue_time,
+        fact.client_order_id,
+        fact.broker_order_id,
+        fact.reason,
+        fact.detail,
+    )
+    return len(fields) - fields.count(None), fact.key, repr(fields)

@@ -8,11 +8,22 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from trading_intents.orders import model
 from trading_intents.orders.facts import EXECUTIONS, Fact, FactKind
+from trading_intents.orders.model import (
+    VENUE_ENDS,
+    OrderFlag,
+    OrderState,
+    OrderStatus,
+    OrderTerms,
+    OrderView,
+    PendingCommands,
+    derive,
+    with_flag,
+)
 from trading_intents.trading import EXITS, ZERO, Leg, exact, total
 
-_VENUE_ENDS = frozenset({FactKind.CANCELLED, FactKind.EXPIRED})
+# Kinds that show that a leg was filled, or ended by itself.
+_OWN_LIFE = EXECUTIONS | VENUE_ENDS
 ENTRY_ENDED = "entry_ended"
 ENTRY_REJECTED = "entry_rejected"
 
@@ -20,68 +31,67 @@ ENTRY_REJECTED = "entry_rejected"
 class OrderInputs(NamedTuple):
     """All that an order is derived from."""
 
-    terms: model.OrderTerms
+    terms: OrderTerms
     facts: Sequence[Fact]
-    pending: model.PendingCommands
+    pending: PendingCommands
 
 
-def derive_group(orders: Sequence[OrderInputs]) -> list[model.OrderView]:
+def derive_group(orders: Sequence[OrderInputs]) -> list[OrderView]:
     """The first is the entry, or the only one; the others are its legs."""
     first, *legs = orders
-    entry = model.derive(replace(first.terms, is_linked=bool(legs)), first.facts, first.pending)
-    views = [entry, *(_derive_leg(leg, entry, first.facts) for leg in legs)]
+    entry = derive(replace(first.terms, is_linked=bool(legs)), first.facts, first.pending)
+    views = [entry]
+    for leg in legs:
+        views.append(_derive_leg(leg, entry, first.facts))
     return _with_overfill(views, first.terms.versions[0].quantity) if legs else views
 
 
-def _derive_leg(
-    inputs: OrderInputs, entry: model.OrderView, entry_facts: Sequence[Fact]
-) -> model.OrderView:
+def _derive_leg(inputs: OrderInputs, entry: OrderView, entry_facts: Sequence[Fact]) -> OrderView:
     terms, facts, pending = inputs
     is_exit = terms.leg in EXITS
-    terms = replace(
-        terms, is_linked=True, may_grow=is_exit and entry.state is model.OrderState.OPEN
-    )
-    view = model.derive(
-        terms, [*facts, *_inherited_end(terms.leg, facts, entry, entry_facts)], pending
-    )
+    may_grow = is_exit and entry.state is OrderState.OPEN
+    inherited = _inherited_end(terms.leg, facts, entry, entry_facts)
+    terms = replace(terms, is_linked=True, may_grow=may_grow)
+    view = derive(terms, [*facts, *inherited], pending)
     return replace(view, leg=terms.leg, active=not is_exit or entry.filled_quantity > 0)
 
 
 def _inherited_end(
-    leg: Leg | None, facts: Sequence[Fact], entry: model.OrderView, entry_facts: Sequence[Fact]
+    leg: Leg | None, facts: Sequence[Fact], entry: OrderView, entry_facts: Sequence[Fact]
 ) -> tuple[Fact, ...]:
     """The end of an entry without a fill is also that of its legs: refused, or never there, or
     over. As a fact it holds as long as the entry's own end does, and is refuted as that is."""
     if (
-        entry.state is model.OrderState.OPEN
+        entry.state is OrderState.OPEN
         or entry.filled_quantity
-        or entry.status is model.OrderStatus.FILLED
+        or entry.status is OrderStatus.FILLED
     ):
         return ()
-    refused, ended = (
-        [fact for fact in entry_facts if fact.kind in kinds]
-        for kinds in ({FactKind.REJECTED}, _VENUE_ENDS)
-    )
-    if entry.status is model.OrderStatus.REJECTED and refused:
-        times = [fact.venue_time for fact in refused]
-        time = None if None in times else max(time for time in times if time)
-        return (_end(FactKind.REJECTED, ENTRY_REJECTED, time),)
-    if entry.status is model.OrderStatus.REJECTED or not ended:
+    kinds = {fact.kind for fact in entry_facts}
+    if entry.status is OrderStatus.REJECTED and FactKind.REJECTED in kinds:
+        return (_end(FactKind.REJECTED, ENTRY_REJECTED, _refused_at(entry_facts)),)
+    if entry.status is OrderStatus.REJECTED or not kinds & VENUE_ENDS:
         return (_end(FactKind.REFUSED, ENTRY_REJECTED),)
     # What the end of one does to the other is the broker's rule; a leg with a fill has an entry
     # with one.
-    if leg not in EXITS or any(
-        fact.kind in EXECUTIONS | _VENUE_ENDS or fact.cum_quantity for fact in facts
-    ):
+    is_of_its_own = any(fact.cum_quantity or fact.kind in _OWN_LIFE for fact in facts)
+    if leg not in EXITS or is_of_its_own:
         return ()
     return (_end(FactKind.CANCELLED, ENTRY_ENDED),)
+
+
+def _refused_at(facts: Sequence[Fact]) -> datetime | None:
+    """The last time of a refusal; None where one does not say when."""
+    refused = [fact for fact in facts if fact.kind is FactKind.REJECTED]
+    times = [fact.venue_time for fact in refused if fact.venue_time]
+    return max(times) if len(times) == len(refused) else None
 
 
 def _end(kind: FactKind, reason: str, venue_time: datetime | None = None) -> Fact:
     return Fact(key=f"entry:{kind}", arrival=0, kind=kind, reason=reason, venue_time=venue_time)
 
 
-def _with_overfill(views: list[model.OrderView], quantity: Decimal) -> list[model.OrderView]:
+def _with_overfill(views: list[OrderView], quantity: Decimal) -> list[OrderView]:
     """Flags what was filled of a pair, if that is more together than one of them should have
     filled. The quantity that the broker last gave one of them says less: of its reports some may
     come later."""
@@ -91,24 +101,26 @@ def _with_overfill(views: list[model.OrderView], quantity: Decimal) -> list[mode
         most = quantity
     else:
         pair = legs
-        most = entry.quantity if entry.state is model.OrderState.OPEN else entry.filled_quantity
+        most = entry.quantity if entry.state is OrderState.OPEN else entry.filled_quantity
     is_too_much = total(each.filled_quantity for each in pair) > most
-    return [
-        model.with_flag(each, model.OrderFlag.OVERFILL, is_too_much and each.filled_quantity > 0)
-        if each in pair
-        else each
-        for each in views
-    ]
+    flagged = []
+    for each in pair:
+        is_over = is_too_much and each.filled_quantity > 0
+        flagged.append(with_flag(each, OrderFlag.OVERFILL, is_over))
+    return flagged if pair is views else [entry, *flagged]
 
 
-def uncovered(views: Sequence[model.OrderView]) -> Decimal:
+def uncovered(views: Sequence[OrderView]) -> Decimal:
     """The part of a final entry's fills that its exits have neither closed nor work to close."""
     entry, *legs = views
     exits = [each for each in legs if each.leg in EXITS]
-    if not exits or entry.state is model.OrderState.OPEN:
+    if not exits or entry.state is OrderState.OPEN:
         return ZERO
-    working = max(each.leaves_quantity if each.acknowledged else ZERO for each in exits)
+    working = ZERO
+    left = entry.filled_quantity
     with exact():
-        return max(
-            entry.filled_quantity - total(each.filled_quantity for each in exits) - working, ZERO
-        )
+        for each in exits:
+            left -= each.filled_quantity
+            if each.acknowledged:
+                working = max(working, each.leaves_quantity)
+        return max(left - working, ZERO)

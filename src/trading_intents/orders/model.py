@@ -54,12 +54,12 @@ class OrderFlag(StrEnum):
     UNPROTECTED = "unprotected"  # a final entry of which the exits do not cover what it filled
 
 
-class OrderVersion(VersionTerms, frozen=True, kw_only=True):
+class OrderVersion(VersionTerms, kw_only=True):
     seq: int  # of the action
     client_order_id: str
 
 
-class OrderTerms(FrozenStruct, frozen=True, kw_only=True):
+class OrderTerms(FrozenStruct, kw_only=True):
     """The CREATE, then the REPLACEs as they were committed; one that was given up does no harm."""
 
     order_id: str
@@ -70,14 +70,14 @@ class OrderTerms(FrozenStruct, frozen=True, kw_only=True):
     may_grow: bool = False  # an exit whose entry may still fill
 
 
-class PendingCommands(FrozenStruct, frozen=True):
+class PendingCommands(FrozenStruct):
     """Client order ids of committed commands; those that facts already answer do no harm."""
 
     cancels: tuple[str, ...] = ()
     replace: str | None = None
 
 
-class ShownOrder(FrozenStruct, frozen=True, kw_only=True):
+class ShownOrder(FrozenStruct, kw_only=True):
     """The columns of an order's row that decide which flags stay."""
 
     status: OrderStatus
@@ -86,7 +86,7 @@ class ShownOrder(FrozenStruct, frozen=True, kw_only=True):
     flags: tuple[OrderFlag, ...]
 
 
-class OrderView(ShownOrder, frozen=True, kw_only=True):
+class OrderView(ShownOrder, kw_only=True):
     state: OrderState
     confirmed: OrderVersion  # the last one that the broker confirmed; the CREATE's until then
     # The confirmed one's, or what was filled where a REPLACE asked for less than that.
@@ -117,6 +117,7 @@ ALIVE = (
     frozenset({_F.ACCEPTED, _F.TRIGGERED, _F.REPLACED, _F.PENDING_CANCEL, _F.PENDING_REPLACE})
     | EXECUTIONS
 )
+VENUE_ENDS = frozenset({_F.CANCELLED, _F.EXPIRED})
 _CANCELLED = frozenset({_F.CANCELLED, _F.CANCELLED_BEFORE_SEND, _F.HALTED})
 _EXPIRED = frozenset({_F.EXPIRED, _F.STALE})
 _REJECTED = frozenset({_F.REJECTED, _F.REFUSED, _F.NOT_DELIVERED})
@@ -126,7 +127,7 @@ _ENDED = {
     OrderStatus.REJECTED: _REJECTED,
 }
 # Kinds that show that the broker has or had the order.
-_SHOWING = ALIVE | {_F.CANCELLED, _F.EXPIRED}
+_SHOWING = ALIVE | VENUE_ENDS
 _UNTIMED = datetime.max.replace(tzinfo=UTC)
 # Ends that do not hold once the broker shows that it has the order.
 _REFUTABLE = OUR_ENDS | {_F.REJECTED}
@@ -145,44 +146,37 @@ def derive(terms: OrderTerms, facts: Iterable[Fact], pending: PendingCommands) -
     seen, conflict = distinct(facts)
     versions = _confirmed_versions(terms, seen)
     confirmed, changed = _as_changed(versions[-1], seen, terms.is_linked)
-    versions = (*versions[:-1], confirmed)
+    versions[-1] = confirmed
     own = _of_order(seen, {None, versions[0].client_order_id, confirmed.client_order_id})
     booked = trades(
         terms.order_id, own, confirmed.quantity, confirmed.limit_price or confirmed.stop_price
     )
-    filled = normalized(total(trade.quantity for trade in booked))
+    filled = normalized(booked[-1].cumulative_quantity) if booked else ZERO
     quantity = _shown_quantity(versions, seen, filled)
-    acknowledged = bool(filled) or is_acknowledged(own)
     is_refuted = _is_refuted(own, filled)
-    stays_filled = not terms.bust_reopens and _was_filled(
-        own, quantity, {None, confirmed.client_order_id}
+    status = _status(
+        kinds={fact.kind for fact in own},
+        is_filled=_is_filled(terms, confirmed, own, quantity, filled),
+        has_fills=bool(filled),
+        is_refuted=is_refuted,
     )
-    kinds = {fact.kind for fact in own}
-    # An exit that has sold all that was bought so far may still be cancelled.
-    may_be_filled = not terms.may_grow and not (
-        terms.leg in EXITS and kinds & {_F.CANCELLED, _F.EXPIRED}
-    )
-    is_filled = may_be_filled and (filled >= quantity > 0 or stays_filled)
-    status = _status(kinds, is_filled, bool(filled), is_refuted)
-    unanswered = (
-        PendingCommands() if status in _FINAL else _unanswered(pending, terms, confirmed, seen)
-    )
-    why = (
-        _ends(status, own)
-        or _refused_command(status, terms, confirmed, seen, unanswered)
-        or changed
-    )
+    is_final = status in _FINAL
+    unanswered = PendingCommands() if is_final else _unanswered(pending, terms, confirmed, seen)
+    why = _ends(status, own)
+    if not why and not is_final:
+        why = _refused_command(terms, confirmed, seen, unanswered)
+    reason, detail = _explain(why or changed)
     return OrderView(
         status=_with_pending(status, unanswered),
         state=state_of(status),
         confirmed=confirmed,
         quantity=quantity,
         filled_quantity=filled,
-        leaves_quantity=ZERO if status in _FINAL else _difference(quantity, filled),
+        leaves_quantity=ZERO if is_final else _difference(quantity, filled),
         average_price=_average(booked, filled),
         broker_order_id=_broker_order_id(versions, seen),
-        reason=next((fact.reason for fact in why if fact.reason), None),
-        detail=next((fact.detail for fact in why if fact.detail), None),
+        reason=reason,
+        detail=detail,
         flags=_flags(
             facts=own,
             booked=booked,
@@ -192,9 +186,9 @@ def derive(terms: OrderTerms, facts: Iterable[Fact], pending: PendingCommands) -
             is_refuted=is_refuted,
         ),
         pending=unanswered,
-        acknowledged=acknowledged,
+        acknowledged=bool(filled) or is_acknowledged(own),
         # A leg's end is its entry's.
-        is_unwanted=is_refuted and status not in _FINAL and terms.leg is None,
+        is_unwanted=is_refuted and not is_final and terms.leg is None,
         trades=booked,
     )
 
@@ -217,12 +211,16 @@ def carry_flags(before: ShownOrder, after: OrderView) -> OrderView:
             flags.add(OrderFlag.RESURRECTED)
         elif not flags:
             after = replace(after, status=before.status, state=state_of(before.status))
-    return replace(after, flags=tuple(flag for flag in OrderFlag if flag in flags))
+    return replace(after, flags=_in_order(flags))
 
 
 def with_flag(view: OrderView, changed: OrderFlag, is_set: bool = True) -> OrderView:
     flags = {*view.flags, changed} if is_set else {*view.flags} - {changed}
-    return replace(view, flags=tuple(flag for flag in OrderFlag if flag in flags))
+    return replace(view, flags=_in_order(flags))
+
+
+def _in_order(flags: Set[OrderFlag]) -> tuple[OrderFlag, ...]:
+    return tuple(flag for flag in OrderFlag if flag in flags)
 
 
 def state_of(status: OrderStatus) -> OrderState:
@@ -234,11 +232,15 @@ def is_acknowledged(facts: Iterable[Fact]) -> bool:
     return any(fact.kind in ALIVE for fact in facts)
 
 
-def _confirmed_versions(terms: OrderTerms, facts: Sequence[Fact]) -> tuple[OrderVersion, ...]:
+def _ids(facts: Iterable[Fact], kinds: Set[FactKind]) -> set[str | None]:
+    return {fact.client_order_id for fact in facts if fact.kind in kinds}
+
+
+def _confirmed_versions(terms: OrderTerms, facts: Sequence[Fact]) -> list[OrderVersion]:
     """The version of the CREATE, then each that the broker confirmed in place of the one before."""
-    ids = {fact.client_order_id for fact in facts if fact.kind in _CONFIRMING}
+    ids = _ids(facts, _CONFIRMING)
     create, *others = sorted(terms.versions, key=lambda version: version.seq)
-    return create, *(version for version in others if version.client_order_id in ids)
+    return [create] + [version for version in others if version.client_order_id in ids]
 
 
 def _as_changed(
@@ -246,25 +248,24 @@ def _as_changed(
 ) -> tuple[OrderVersion, Sequence[Fact]]:
     """The version with the terms that the broker itself gave it last, as at a split, and the fact
     of that. A linked order keeps through a REPLACE the quantity that the broker gave it."""
-    changes = [
-        f
-        for f in facts
-        if f.kind is FactKind.REPLACED and f.reason == REPLACED_BY_BROKER and f.quantity
-    ]
-    if is_linked and changes:
-        version = replace(version, quantity=changes[-1].quantity)
-    own = [fact for fact in changes if fact.client_order_id == version.client_order_id]
-    if not own:
+    last = None
+    for fact in facts:
+        is_change = fact.kind is FactKind.REPLACED and fact.reason == REPLACED_BY_BROKER
+        if not is_change or not fact.quantity:
+            continue
+        if is_linked:
+            version = replace(version, quantity=fact.quantity)
+        if fact.client_order_id == version.client_order_id:
+            last = fact
+    if last is None:
         return version, ()
-    last = own[-1]
     priced = "stop_price" if version.limit_price is None else "limit_price"
     price = getattr(version, priced) if last.price is None else last.price
+    changed = replace(version, **{"quantity": last.quantity, priced: price})
     # The stop of the one moves all the time, the quantity of the other with every fill of the
     # group.
     is_usual = is_linked or version.trail_amount is not None or version.trail_bps is not None
-    return replace(version, **{"quantity": last.quantity, priced: price}), () if is_usual else (
-        last,
-    )
+    return changed, () if is_usual else (last,)
 
 
 def _of_order(facts: Sequence[Fact], ids: Collection[str | None]) -> tuple[Fact, ...]:
@@ -279,37 +280,47 @@ def _shown_quantity(
     """A REPLACE to no more than what is filled ends the order at what is filled. A later fill is an
     overfill."""
     confirmed = versions[-1]
-    reported = [
-        fact.cum_quantity
-        for fact in facts
-        if fact.kind is FactKind.REPLACED
-        and fact.client_order_id == confirmed.client_order_id
-        and fact.cum_quantity
-    ]
-    most = max(reported) if reported else max(version.quantity for version in versions)
+    most = ZERO
+    for fact in facts:
+        is_own = fact.client_order_id == confirmed.client_order_id
+        if is_own and fact.kind is FactKind.REPLACED and fact.cum_quantity:
+            most = max(most, fact.cum_quantity)
+    if not most:
+        most = max(version.quantity for version in versions)
     return max(confirmed.quantity, min(filled, most))
 
 
-def _was_filled(facts: Sequence[Fact], quantity: Decimal, ids: Collection[str | None]) -> bool:
-    """Whether the broker has counted the confirmed version as filled, also if it took something
-    back since."""
-    return any(
-        fact.cum_quantity is not None and fact.cum_quantity >= quantity > 0
-        for fact in facts
-        if fact.client_order_id in ids
-    )
+def _is_filled(
+    terms: OrderTerms,
+    confirmed: OrderVersion,
+    facts: Sequence[Fact],
+    quantity: Decimal,
+    filled: Decimal,
+) -> bool:
+    if terms.may_grow:
+        return False
+    # An exit that has sold all that was bought so far may still be cancelled.
+    if terms.leg in EXITS and _ids(facts, VENUE_ENDS):
+        return False
+    if filled >= quantity > 0:
+        return True
+    if terms.bust_reopens:
+        return False
+    # Else what the broker has counted once stays, also if it took something back since.
+    ids = {None, confirmed.client_order_id}
+    counts = [fact.cum_quantity or ZERO for fact in facts if fact.client_order_id in ids]
+    return max(counts, default=ZERO) >= quantity > 0
 
 
 def _is_refuted(facts: Sequence[Fact], filled: Decimal) -> bool:
     """Whether the order was ended by us, or refused by the broker, which has it all the same:
     something is filled, or a report, later than the broker's own REJECTED, shows the order."""
-    if not any(fact.kind in _REFUTABLE for fact in facts):
-        return False
-    refused = [fact.venue_time or _UNTIMED for fact in facts if fact.kind is FactKind.REJECTED]
-    shows = [fact for fact in facts if fact.kind in _SHOWING]
-    return bool(filled) or any(
-        not refused or (fact.venue_time or LONG_AGO) > max(refused) for fact in shows
-    )
+    ends = [fact for fact in facts if fact.kind in _REFUTABLE]
+    if not ends or filled:
+        return bool(ends)
+    refused = [fact.venue_time or _UNTIMED for fact in ends if fact.kind is FactKind.REJECTED]
+    shown = [fact.venue_time or LONG_AGO for fact in facts if fact.kind in _SHOWING]
+    return bool(shown) and (not refused or max(shown) > max(refused))
 
 
 def _status(
@@ -338,12 +349,14 @@ def _with_pending(status: OrderStatus, pending: PendingCommands) -> OrderStatus:
 def _unanswered(
     pending: PendingCommands, terms: OrderTerms, confirmed: OrderVersion, facts: Sequence[Fact]
 ) -> PendingCommands:
-    refused_cancels = {fact.client_order_id for fact in facts if fact.kind in _CANCEL_REFUSED}
-    refused_replaces = {fact.client_order_id for fact in facts if fact.kind in _REPLACE_REFUSED}
-    done = {version.client_order_id for version in terms.versions if version.seq <= confirmed.seq}
+    refused = _ids(facts, _CANCEL_REFUSED)
+    answered = _ids(facts, _REPLACE_REFUSED)
+    for version in terms.versions:
+        if version.seq <= confirmed.seq:
+            answered.add(version.client_order_id)
     return PendingCommands(
-        cancels=tuple(each for each in pending.cancels if each not in refused_cancels),
-        replace=None if pending.replace in refused_replaces | done else pending.replace,
+        cancels=tuple(each for each in pending.cancels if each not in refused),
+        replace=None if pending.replace in answered else pending.replace,
     )
 
 
@@ -354,31 +367,38 @@ def _ends(status: OrderStatus, facts: Sequence[Fact]) -> Sequence[Fact]:
 
 
 def _refused_command(
-    status: OrderStatus,
-    terms: OrderTerms,
-    confirmed: OrderVersion,
-    facts: Sequence[Fact],
-    pending: PendingCommands,
+    terms: OrderTerms, confirmed: OrderVersion, facts: Sequence[Fact], pending: PendingCommands
 ) -> Sequence[Fact]:
     """The reason why a command was not carried out: the CANCEL that was refused, else the REPLACE
-    that was."""
-    if status in _FINAL or pending.cancels:
+    that was. `facts` are by moment."""
+    if pending.cancels:
         return ()
-    versions = {version.client_order_id: version.seq for version in terms.versions}
-    cancels = [
-        f
-        for f in facts
-        if f.kind in _CANCEL_REFUSED and f.reason and f.client_order_id not in versions
-    ]
-    if cancels:
-        return (max(cancels, key=lambda fact: fact.moment),)
-    refused = [
-        (versions[fact.client_order_id], fact.moment, fact)
-        for fact in facts
-        if fact.kind in _REPLACE_REFUSED and fact.reason and fact.client_order_id in versions
-    ]
-    later = [each for each in refused if each[0] > confirmed.seq]
-    return (max(later, key=lambda each: each[:2])[2],) if later else ()
+    seqs = {version.client_order_id: version.seq for version in terms.versions}
+    refused_cancel = None
+    refused_replace = None
+    last_seq = confirmed.seq + 1
+    for fact in facts:
+        if not fact.reason:
+            continue
+        seq = seqs.get(fact.client_order_id or "")
+        if seq is None:
+            if fact.kind in _CANCEL_REFUSED:
+                refused_cancel = fact
+        elif fact.kind in _REPLACE_REFUSED and seq >= last_seq:
+            refused_replace = fact
+            last_seq = seq
+    found = refused_cancel or refused_replace
+    return (found,) if found else ()
+
+
+def _explain(why: Sequence[Fact]) -> tuple[str | None, str | None]:
+    """The first reason and the first detail."""
+    reason = None
+    detail = None
+    for fact in why:
+        reason = reason or fact.reason
+        detail = detail or fact.detail
+    return reason, detail
 
 
 def _flags(
@@ -389,34 +409,35 @@ def _flags(
     conflict: bool,
     is_refuted: bool,
 ) -> tuple[OrderFlag, ...]:
-    kinds = {fact.kind for fact in facts}
-    holds = {
-        OrderFlag.LATE_FILL: any(_is_late(fact, booked, filled) for fact in facts),
-        OrderFlag.OVERFILL: filled > quantity,
-        OrderFlag.CONFLICTING_EXECUTION: conflict or bool(kinds & _CONFLICTING),
-        OrderFlag.RESURRECTED: is_refuted,
-    }
-    return tuple(flag for flag, is_held in holds.items() if is_held)
+    flags = set()
+    if any(_is_late(fact, booked, filled) for fact in facts):
+        flags.add(OrderFlag.LATE_FILL)
+    if filled > quantity:
+        flags.add(OrderFlag.OVERFILL)
+    if conflict or _ids(facts, _CONFLICTING):
+        flags.add(OrderFlag.CONFLICTING_EXECUTION)
+    if is_refuted:
+        flags.add(OrderFlag.RESURRECTED)
+    return _in_order(flags)
 
 
 def _is_late(final: Fact, booked: Sequence[TradeView], filled: Decimal) -> bool:
     """Whether something was filled that this final report does not count."""
-    if final.kind in _REFUTABLE or (
-        final.kind in _CANCELLED | _EXPIRED and final.cum_quantity is not None
-    ):
+    is_end = final.kind in _CANCELLED | _EXPIRED
+    if final.kind in _REFUTABLE or (is_end and final.cum_quantity is not None):
         return filled > (final.cum_quantity or ZERO)
-    if final.kind not in _CANCELLED | _EXPIRED or final.venue_time is None:
+    if not is_end or final.venue_time is None:
         return False
-    return any(
-        trade.venue_time is not None and trade.venue_time > final.venue_time for trade in booked
-    )
+    return any(trade.venue_time and trade.venue_time > final.venue_time for trade in booked)
 
 
 def _broker_order_id(versions: Sequence[OrderVersion], facts: Sequence[Fact]) -> str | None:
     """The broker's own id of the last version that has one."""
     ids = {fact.client_order_id: fact.broker_order_id for fact in facts if fact.broker_order_id}
-    known = (ids.get(version.client_order_id) for version in reversed(versions))
-    return next((each for each in known if each), ids.get(None))
+    for version in reversed(versions):
+        if version.client_order_id in ids:
+            return ids[version.client_order_id]
+    return ids.get(None)
 
 
 def _difference(quantity: Decimal, filled: Decimal) -> Decimal:
@@ -425,9 +446,7 @@ def _difference(quantity: Decimal, filled: Decimal) -> Decimal:
 
 
 def _average(booked: Sequence[TradeView], filled: Decimal) -> Decimal | None:
+    if not filled:
+        return None
     with exact():
-        return (
-            quotient(total(trade.quantity * trade.price for trade in booked), filled)
-            if filled
-            else None
-        )
+        return quotient(total(trade.quantity * trade.price for trade in booked), filled)

@@ -1,8 +1,7 @@
 """Positions at average cost: an opening, then trades in the order they were booked. Pure: no clock.
-No rounding loses money: realized_pnl = value_sold - value_bought + open_cost - opening_cost - fees,
-to the last digit."""
+To the last digit, realized_pnl = value_sold - value_bought + open_cost - opening_cost - fees."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import NamedTuple, TypeVar
@@ -12,7 +11,6 @@ from msgspec.structs import asdict, replace
 from trading_intents.ids import IdText
 from trading_intents.trading import (
     ZERO,
-    AccountSymbol,
     FrozenStruct,
     OrderSide,
     exact,
@@ -22,7 +20,7 @@ from trading_intents.trading import (
 )
 
 
-class Booking(FrozenStruct, frozen=True):
+class Booking(FrozenStruct):
     """The part of a trade that changes a position."""
 
     side: OrderSide
@@ -32,7 +30,7 @@ class Booking(FrozenStruct, frozen=True):
     at: datetime
 
 
-class NetPosition(FrozenStruct, frozen=True, kw_only=True):
+class NetPosition(FrozenStruct, kw_only=True):
     """`open_cost` is what the open quantity cost, signed as it is. Fees lower realized_pnl, never
     move the cost.
 
@@ -77,7 +75,7 @@ class NetPosition(FrozenStruct, frozen=True, kw_only=True):
         return self.day_pnl if self.day == today else ZERO
 
 
-class PositionRow(NetPosition, frozen=True, kw_only=True):
+class PositionRow(NetPosition, kw_only=True):
     """A position's row: with what the broker last reported of it."""
 
     account_id: IdText
@@ -126,8 +124,15 @@ def from_trades(bookings: Iterable[Booking], position: P) -> P:
 
 
 _SUMS = (
-    *("opening_cost", "uncosted_quantity", "quantity", "open_cost", "realized_pnl"),
-    *("value_bought", "value_sold", "fees", "day_pnl"),
+    "opening_cost",
+    "uncosted_quantity",
+    "quantity",
+    "open_cost",
+    "realized_pnl",
+    "value_bought",
+    "value_sold",
+    "fees",
+    "day_pnl",
 )
 
 
@@ -218,19 +223,17 @@ def open_sums(orders: Iterable[SummedOrder]) -> OpenSums:
     """Of orders of one group and side, which their broker links, the one or the other is filled:
     the larger counts. An exit counts nothing before its entry's first fill."""
     count = 0
-    largest = dict[tuple[str, bool], Decimal]()
+    buys: dict[str, Decimal] = {}
+    sells: dict[str, Decimal] = {}
     for each in orders:
-        count = count + 1
-        pair = (each.group, each.side is OrderSide.BUY)
-        largest[pair] = max(largest.get(pair, ZERO), each.unfilled if each.is_active else ZERO)
-    buy, sell = (
-        total(each for (_, is_buy), each in largest.items() if is_buy is side)
-        for side in (True, False)
-    )
-    return OpenSums(count, buy, sell)
+        count += 1
+        largest = buys if each.side is OrderSide.BUY else sells
+        unfilled = each.unfilled if each.is_active else ZERO
+        largest[each.group] = max(largest.get(each.group, ZERO), unfilled)
+    return OpenSums(count, total(buys.values()), total(sells.values()))
 
 
-class Holding(FrozenStruct, frozen=True):
+class Holding(FrozenStruct):
     """A symbol in an account. Of an order with a pending REPLACE the larger of its two versions
     counts."""
 
@@ -258,13 +261,3 @@ class Holding(FrozenStruct, frozen=True):
                 self.open_orders + is_new,
                 self.is_newer or is_new,
             )
-
-
-def parse_holdings(rows: Iterable[Sequence[str]]) -> dict[AccountSymbol[str], Holding]:
-    """Of the texts that `read_holdings` gives, by account and symbol."""
-    return {
-        (account_id, symbol): Holding(
-            Decimal(held), Decimal(selling), Decimal(buying), int(count), newer == "t"
-        )
-        for account_id, symbol, held, selling, buying, count, newer in rows
-    }

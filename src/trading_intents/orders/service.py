@@ -1,17 +1,17 @@
 """Use cases of orders: list and read orders, trades and positions."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from uuid import UUID
 
 from trading_intents.accounts.model import Account
 from trading_intents.clock import TimeRange
 from trading_intents.errors import NotFound
 from trading_intents.orders import store
-from trading_intents.orders.model import FINAL_STATUSES, OrderState, OrderStatus, state_of
+from trading_intents.orders.store import OrderFilter
 from trading_intents.prices import store as prices_store
 from trading_intents.prices.model import PriceKey, PriceRules, ReferencePrice, market_of
-from trading_intents.storage.database import Pool, Row
+from trading_intents.storage.database import Pool
 from trading_intents.storage.pages import PageRequest, SeqRange, find_range
 from trading_intents.trading import Symbol
 
@@ -20,55 +20,15 @@ from trading_intents.trading import Symbol
 SCAN_ACTIONS = 50_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrderFilter:
-    state: OrderState | None = None
-    symbol: str | None = None
-    intent_id: UUID | None = None
-    client_reference_id: str | None = None
-    # Not in the text that names the list of a cursor: what has no such filter keeps its name.
-    statuses: frozenset[OrderStatus] = field(default=frozenset(), repr=False)
-    created: TimeRange = field(default=TimeRange(), repr=False)
-    parent_intent_id: UUID | None = field(default=None, repr=False)
-
-    @property
-    def listed(self) -> store.ListedStatuses | None:
-        """The statuses that it lets through; None: all."""
-        if not self.state and not self.statuses:
-            return None
-        chosen = [
-            status
-            for status in OrderStatus
-            if (not self.statuses or status in self.statuses)
-            and (not self.state or state_of(status) is self.state)
-        ]
-        return store.ListedStatuses(
-            [status for status in chosen if status not in FINAL_STATUSES],
-            [status for status in chosen if status in FINAL_STATUSES],
-        )
-
-    @property
-    def is_indexed(self) -> bool:
-        """Whether an index leads to what it lets through, or it lets everything through."""
-        if (
-            self.symbol is None
-            or self.intent_id
-            or self.client_reference_id
-            or self.parent_intent_id
-        ):
-            return True
-        return self.listed is not None and not self.listed.final
-
-
 @dataclass(frozen=True, slots=True)
 class FoundOrders:
-    rows: Sequence[Row]
+    rows: Sequence[store.ListedOrder]
     more_after: int | None  # where the next page begins; None: there is none
 
 
 @dataclass(frozen=True, slots=True)
 class PricedPosition:
-    row: Row
+    row: store.ListedPosition
     price: ReferencePrice | None
 
 
@@ -78,33 +38,29 @@ class Orders:
         self._price_rules = price_rules
 
     async def list(self, account: Account, wanted: OrderFilter, page: PageRequest) -> FoundOrders:
-        conditions = store.OrderConditions(
-            *wanted.created,
-            wanted.symbol,
-            wanted.intent_id,
-            wanted.client_reference_id,
-            wanted.parent_intent_id,
-        )
         async with self._pool.transaction([account.organization_id], read_only=True) as tx:
             seqs = scanned = await find_range(tx, store.ORDERS, account.id, wanted.created, page)
             if not wanted.is_indexed:
-                seqs = SeqRange(seqs.first, min(seqs.end, await store.last_seq(tx, account.id) + 1))
+                last = await store.last_seq(tx, account.id)
+                seqs = SeqRange(seqs.first, min(seqs.end, last + 1))
                 scanned = _first_part(seqs, page.is_descending)
-            rows = await store.list_orders(tx, account.id, scanned, conditions, wanted.listed, page)
+            rows = await store.list_orders(tx, account.id, scanned, wanted, page)
         if len(rows) > page.limit:
-            return FoundOrders(rows[: page.limit], rows[page.limit - 1]["create_seq"])
+            return FoundOrders(rows[: page.limit], rows[page.limit - 1].create_seq)
         if scanned == seqs:
             return FoundOrders(rows, None)
         return FoundOrders(rows, scanned.first if page.is_descending else scanned.end - 1)
 
-    async def find(self, account: Account, order_id: UUID | None) -> Row:
+    async def find(self, account: Account, order_id: UUID | None) -> store.ListedOrder:
         async with self._pool.transaction([account.organization_id], read_only=True) as tx:
             row = await store.find_order(tx, account.id, order_id) if order_id else None
         if row is None:
             raise NotFound("no such order")
         return row
 
-    async def trades(self, account: Account, times: TimeRange, page: PageRequest) -> Sequence[Row]:
+    async def trades(
+        self, account: Account, times: TimeRange, page: PageRequest
+    ) -> Sequence[store.ListedTrade]:
         async with self._pool.transaction([account.organization_id], read_only=True) as tx:
             return await store.list_trades(tx, account.id, times, page)
 
@@ -113,12 +69,12 @@ class Orders:
         market = market_of(account.broker, account.environment)
         async with self._pool.transaction([account.organization_id], read_only=True) as tx:
             rows = await store.list_positions(tx, account.id, page)
-            keys = [
-                PriceKey(account.organization_id, market, Symbol(row["symbol"])) for row in rows
-            ]
+            keys = [PriceKey(account.organization_id, market, Symbol(row.symbol)) for row in rows]
             known = await prices_store.find_prices(tx, keys)
-        prices = [self._price_rules.pick_last(known[key]) for key in keys]
-        return [PricedPosition(row, price) for row, price in zip(rows, prices, strict=True)]
+        priced = []
+        for row, key in zip(rows, keys, strict=True):
+            priced.append(PricedPosition(row, self._price_rules.pick_last(known[key])))
+        return priced
 
 
 def _first_part(seqs: SeqRange, is_descending: bool) -> SeqRange:

@@ -1,6 +1,7 @@
 """The rows of orders, trades and commands, and what is read of them. Never decides."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from typing import NamedTuple, TypeVar
@@ -10,8 +11,15 @@ import msgspec
 
 from trading_intents.clock import TimeRange
 from trading_intents.ids import IdText
+from trading_intents.orders.executions import TradeFlag
 from trading_intents.orders.facts import Fact
-from trading_intents.orders.model import OrderFlag, OrderStatus
+from trading_intents.orders.model import (
+    FINAL_STATUSES,
+    OrderFlag,
+    OrderState,
+    OrderStatus,
+    state_of,
+)
 from trading_intents.orders.positions import Booking, PositionRow
 from trading_intents.storage import pages
 from trading_intents.storage.database import Row, Tx
@@ -22,6 +30,9 @@ from trading_intents.trading import (
     FrozenStruct,
     Leg,
     OrderSide,
+    OrderType,
+    RouteStrategy,
+    TimeInForce,
     VersionTerms,
 )
 
@@ -29,14 +40,14 @@ RETAIN_SECONDS = 3_600
 Parsed = TypeVar("Parsed")
 
 
-class Action(FrozenStruct, frozen=True):
+class Action(FrozenStruct):
     seq: int
     action_id: UUID
     action_type: ActionType
     record: VersionTerms  # the terms in it
 
 
-class OrderRow(VersionTerms, frozen=True, kw_only=True):
+class OrderRow(VersionTerms, kw_only=True):
     order_id: IdText
     account_id: IdText
     organization_id: IdText
@@ -73,7 +84,7 @@ class OrderRow(VersionTerms, frozen=True, kw_only=True):
     uncovered_since: datetime | None = None
 
 
-class BookedTrade(FrozenStruct, frozen=True, kw_only=True):
+class BookedTrade(FrozenStruct, kw_only=True):
     """The columns of a trade that a position is summed up from."""
 
     trade_id: IdText
@@ -99,7 +110,7 @@ class BookedTrade(FrozenStruct, frozen=True, kw_only=True):
         return Booking(self.side, self.quantity, self.price, self.fee, self.at)
 
 
-class TradeRow(BookedTrade, frozen=True, kw_only=True):
+class TradeRow(BookedTrade, kw_only=True):
     """A trade's row. `seq` is that of its last event in the stream; 0 before the first."""
 
     account_id: IdText
@@ -116,7 +127,7 @@ class TradeRow(BookedTrade, frozen=True, kw_only=True):
     flags: tuple[str, ...]
 
 
-class CommandRow(FrozenStruct, frozen=True, kw_only=True):
+class CommandRow(FrozenStruct, kw_only=True):
     """A command that the broker was sent, or is about to be."""
 
     account_id: IdText
@@ -128,7 +139,7 @@ class CommandRow(FrozenStruct, frozen=True, kw_only=True):
     broker_order_id: str | None = None
 
 
-class OrderHistory(FrozenStruct, frozen=True):
+class OrderHistory(FrozenStruct):
     """All rows of one order."""
 
     row: OrderRow
@@ -138,11 +149,111 @@ class OrderHistory(FrozenStruct, frozen=True):
     trades: tuple[TradeRow, ...]
 
 
+# As the API shows it: PostgreSQL makes the texts of ids, amounts and times.
+class Order(msgspec.Struct, kw_only=True):
+    order_id: str
+    intent_id: str
+    command_seq: int
+    external_order_id: str | None
+    account_id: str
+    organization_id: str
+    environment: Environment
+    broker: str
+    symbol: str
+    order_state: OrderState
+    order_status: OrderStatus
+    order_type: OrderType
+    order_side: OrderSide
+    limit_price: str | None
+    stop_price: str | None
+    average_price: str | None
+    route_strategy: RouteStrategy
+    quantity: str
+    filled_quantity: str
+    time_in_force: TimeInForce
+    client_reference_id: str | None
+    reason: str | None
+    detail: str | None
+    flags: list[OrderFlag]
+    broker_sent_at: str | None
+    received_at: str
+    created_at: str
+    updated_at: str
+    version: int
+    trail_amount: str | None
+    trail_bps: int | None
+    leg: Leg | None
+    parent_intent_id: str | None
+    active: bool
+
+
+class ListedOrder(Order, kw_only=True):
+    create_seq: int
+
+
+# As the API shows it, too.
+class Trade(msgspec.Struct, kw_only=True):
+    trade_id: str
+    exec_id: str
+    order_id: str
+    intent_id: str
+    account_id: str
+    symbol: str
+    side: OrderSide
+    quantity: str
+    price: str
+    fee: str | None
+    cumulative_quantity: str
+    leaves_quantity: str
+    client_reference_id: str | None
+    flags: list[TradeFlag]
+    broker_sent_at: str | None
+    received_at: str
+
+
+class ListedTrade(Trade, kw_only=True):
+    seq: int
+
+
+class ListedPosition(PositionRow, kw_only=True):
+    now: datetime
+
+
+class RetainingAccount(FrozenStruct, kw_only=True):
+    """An account with orders or positions that a new subscriber is sent."""
+
+    id: UUID
+    environment: Environment
+    broker: str
+    now: datetime
+    since: datetime
+
+
+class HeldQuantity(FrozenStruct):
+    symbol: str
+    quantity: Decimal
+
+
 def parse_row(row: Row, kind: type[Parsed]) -> Parsed:
     """A row as the pool's driver gives it; a row of a pipeline comes as JSON."""
     return msgspec.convert(
         {name: str(each) if isinstance(each, UUID) else each for name, each in row.items()}, kind
     )
+
+
+def _shown(shown: type[msgspec.Struct], row: type[msgspec.Struct]) -> str:
+    """The columns that are shown under their own names."""
+    types = column_types(row)
+    names = [name for name in shown.__struct_fields__ if name in types]
+    return pages.shown_columns({name: types[name] for name in names})
+
+
+_ORDER = ", ".join(OrderRow.__struct_fields__)
+_POSITION = ", ".join(PositionRow.__struct_fields__)
+
+
+def parse_rows(rows: Iterable[Row], kind: type[Parsed]) -> list[Parsed]:
+    return [parse_row(row, kind) for row in rows]
 
 
 async def lock_positions(
@@ -156,7 +267,7 @@ async def lock_positions(
     of `flat` are not.
 
     An update, as only that locks and reads at once."""
-    query = """
+    query = f"""
         INSERT INTO positions AS p (account_id, organization_id, symbol, received_at)
         SELECT $1, $2, symbol, clock_timestamp() FROM (
             SELECT unnest($3::text[])
@@ -164,10 +275,11 @@ async def lock_positions(
             SELECT symbol FROM positions WHERE account_id = $1 AND symbol = ANY ($4::text[])
         ) AS wanted (symbol) ORDER BY symbol
         ON CONFLICT (account_id, symbol) DO UPDATE SET received_at = p.received_at
-        RETURNING *, clock_timestamp() AS now
-    """
+        RETURNING {_POSITION}
+    """  # noqa: S608 - our own constants
     rows = await tx.fetch(query, account_id, organization_id, symbols, flat)
-    return [parse_row(row, PositionRow) for row in rows], rows[0]["now"] if rows else None
+    now = await tx.fetchval("SELECT clock_timestamp()") if rows else None
+    return parse_rows(rows, PositionRow), now
 
 
 async def held_quantities(tx: Tx, account_id: UUID) -> dict[str, Decimal]:
@@ -177,15 +289,18 @@ async def held_quantities(tx: Tx, account_id: UUID) -> dict[str, Decimal]:
         WHERE account_id = $1 AND (quantity <> 0 OR coalesce(broker_quantity, 0) <> 0)
         ORDER BY symbol
     """
-    rows = await tx.fetch(query, account_id)
-    return {row["symbol"]: row["quantity"] for row in rows}
+    held = [HeldQuantity(**row) for row in await tx.fetch(query, account_id)]
+    return {each.symbol: each.quantity for each in held}
 
 
 ORDERS = pages.SeqLog("orders", "create_seq", "created_at")
 _NARROWED = "account_id = $1 AND create_seq >= $2 AND create_seq < $3"
-_SHOWN_ORDER, _SHOWN_TRADE, _SHOWN_POSITION = (
-    pages.shown_columns(column_types(each)) for each in (OrderRow, TradeRow, PositionRow)
-)
+_STATES = " ".join(f"WHEN '{status}' THEN '{state_of(status)}'" for status in OrderStatus)
+_SHOWN_ORDER = f"""
+    {_shown(ListedOrder, OrderRow)}, order_id::text AS intent_id,
+    parent_order_id::text AS parent_intent_id, CASE order_status {_STATES} END AS order_state
+"""
+_SHOWN_TRADE = f"{_shown(ListedTrade, TradeRow)}, order_id::text AS intent_id"
 _FIND_ORDER = "SELECT {shown} FROM orders WHERE order_id = $1"
 _LIST_ORDERS = (
     "SELECT {shown} FROM orders WHERE {narrowed} ORDER BY create_seq {direction} LIMIT $4"
@@ -213,62 +328,83 @@ _LIST_ORDERS_BY_STATUS = """
 """
 
 
-class OrderConditions(NamedTuple):
-    """The conditions of a list of orders; None: any."""
-
-    start: datetime | None
-    end: datetime | None
-    symbol: str | None
-    order_id: UUID | None
-    client_reference_id: str | None
-    parent_order_id: UUID | None
-
-
-_CONDITIONS = (
-    "created_at >=",
-    "created_at <",
-    "symbol =",
-    "order_id =",
-    "client_reference_id =",
-    "parent_order_id =",
-)
-
-
 class ListedStatuses(NamedTuple):
-    open: Sequence[str]
-    final: Sequence[str]
+    open: list[str]
+    final: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderFilter:
+    state: OrderState | None = None
+    symbol: str | None = None
+    intent_id: UUID | None = None
+    client_reference_id: str | None = None
+    # Not in the text that names the list of a cursor: what has no such filter keeps its name.
+    statuses: frozenset[OrderStatus] = field(default=frozenset(), repr=False)
+    created: TimeRange = field(default=TimeRange(), repr=False)
+    parent_intent_id: UUID | None = field(default=None, repr=False)
+
+    @property
+    def listed(self) -> ListedStatuses | None:
+        """The statuses that it lets through; None: all."""
+        if not self.state and not self.statuses:
+            return None
+        statuses = ListedStatuses([], [])
+        for status in OrderStatus:
+            is_named = not self.statuses or status in self.statuses
+            if is_named and (not self.state or state_of(status) is self.state):
+                is_final = status in FINAL_STATUSES
+                (statuses.final if is_final else statuses.open).append(status)
+        return statuses
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether an index leads to what it lets through, or it lets everything through."""
+        if (
+            self.symbol is None
+            or self.intent_id
+            or self.client_reference_id
+            or self.parent_intent_id
+        ):
+            return True
+        return self.listed is not None and not self.listed.final
 
 
 async def list_orders(
     tx: Tx,
     account_id: UUID,
     seqs: pages.SeqRange,
-    conditions: OrderConditions,
-    statuses: ListedStatuses | None,
+    wanted: OrderFilter,
     page: pages.PageRequest,
-) -> list[Row]:
+) -> list[ListedOrder]:
     """By the seq of their CREATEs, which commit in that order. Only what is asked for is in the
     statement, so that one plan for all values can go by its index."""
-    given = {
-        name: value
-        for name, value in zip(_CONDITIONS, conditions, strict=True)
-        if value is not None
-    }
-    narrowed = " AND ".join(
-        (_NARROWED, *(f"{name} ${number}" for number, name in enumerate(given, 5)))
+    conditions = (
+        ("created_at >=", wanted.created.start),
+        ("created_at <", wanted.created.end),
+        ("symbol =", wanted.symbol),
+        ("order_id =", wanted.intent_id),
+        ("client_reference_id =", wanted.client_reference_id),
+        ("parent_order_id =", wanted.parent_intent_id),
     )
-    direction = pages.direction_of(page)
-    number = len(given) + 5
-    query = (_LIST_ORDERS_BY_STATUS if statuses else _LIST_ORDERS).format(
+    arguments: list[object] = [account_id, *seqs, page.limit + 1]
+    narrowed = [_NARROWED]
+    for condition, value in conditions:
+        if value is not None:
+            arguments.append(value)
+            narrowed.append(f"{condition} ${len(arguments)}")
+    number = len(arguments)
+    statuses = wanted.listed
+    arguments += statuses or ()
+    query = _LIST_ORDERS_BY_STATUS if statuses else _LIST_ORDERS
+    query = query.format(
         shown=_SHOWN_ORDER,
-        narrowed=narrowed,
-        direction=direction,
-        open=f"${number}",
-        final=f"${number + 1}",
+        narrowed=" AND ".join(narrowed),
+        direction=pages.direction_of(page),
+        open=f"${number + 1}",
+        final=f"${number + 2}",
     )
-    return await tx.fetch(
-        query, account_id, *seqs, page.limit + 1, *given.values(), *(statuses or ())
-    )
+    return [ListedOrder(**row) for row in await tx.fetch(query, *arguments)]
 
 
 async def last_seq(tx: Tx, account_id: UUID) -> int:
@@ -278,9 +414,10 @@ async def last_seq(tx: Tx, account_id: UUID) -> int:
     return seq or 0
 
 
-async def find_order(tx: Tx, account_id: UUID, order_id: UUID) -> Row | None:
+async def find_order(tx: Tx, account_id: UUID, order_id: UUID) -> ListedOrder | None:
     row = await tx.fetchrow(_FIND_ORDER.format(shown=_SHOWN_ORDER), order_id)
-    return row if row and row["account_id"] == account_id else None
+    order = ListedOrder(**row) if row else None
+    return order if order and order.account_id == str(account_id) else None
 
 
 # Trades that were published once: the times of the others do not follow their seqs.
@@ -309,28 +446,28 @@ _LIST_TRADES_BY_TIME = """
 
 async def list_trades(
     tx: Tx, account_id: UUID, times: TimeRange, page: pages.PageRequest
-) -> list[Row]:
+) -> list[ListedTrade]:
     """By the seq of the last event about them."""
     seqs = await pages.find_range(tx, TRADES_PUBLISHED_ONCE, account_id, times, page)
-    query = _LIST_TRADES if times == TimeRange() else _LIST_TRADES_BY_TIME
+    arguments: list[object] = [account_id, *seqs, page.limit + 1]
+    query = _LIST_TRADES
+    if times != TimeRange():
+        query = _LIST_TRADES_BY_TIME
+        arguments += times
+        # One that was published again has a seq that is higher than its time says, never a lower
+        # one.
+        is_bounded = page.is_descending and page.after is not None
+        arguments.append(page.after if is_bounded else pages.NO_END)
     query = query.format(shown=_SHOWN_TRADE, direction=pages.direction_of(page))
-    rows = page.limit + 1
-    if times == TimeRange():
-        return await tx.fetch(query, account_id, *seqs, rows)
-    # One that was published again has a seq that is higher than its time says, never a lower one.
-    republished_end = page.after if page.is_descending and page.after is not None else pages.NO_END
-    return await tx.fetch(query, account_id, *seqs, rows, *times, republished_end)
+    return [ListedTrade(**row) for row in await tx.fetch(query, *arguments)]
 
 
-_LIST_POSITIONS = (
-    "SELECT {shown}, (SELECT clock_timestamp()) AS now FROM positions WHERE account_id = $1"
-)
-
-
-async def list_positions(tx: Tx, account_id: UUID, page: pages.PageRequest) -> list[Row]:
-    return await pages.fetch_page(
-        tx, _LIST_POSITIONS.format(shown=_SHOWN_POSITION), "symbol", page, account_id
-    )
+async def list_positions(tx: Tx, account_id: UUID, page: pages.PageRequest) -> list[ListedPosition]:
+    query = f"""
+        SELECT {_POSITION}, (SELECT clock_timestamp()) AS now FROM positions WHERE account_id = $1
+    """  # noqa: S608 - our own constants
+    rows = await pages.fetch_page(tx, query, page, account_id, key="symbol")
+    return parse_rows(rows, ListedPosition)
 
 
 # Accounts that retain something, so that the others cost no question. Not EXISTS, of which a plan
@@ -359,42 +496,45 @@ HAS_POSITIONS = """
 
 async def list_retaining(
     tx: Tx, retains: str, organization_id: UUID, account_id: UUID | None, environment: str | None
-) -> list[Row]:
+) -> list[RetainingAccount]:
     """`retains` is HAS_ORDERS or HAS_POSITIONS; `since` is RETAIN_SECONDS ago."""
     scope = "$2::uuid IS NULL" if account_id is None else "a.id = $2"
     query = _ACCOUNTS.format(scope=scope, retains=retains)
-    return await tx.fetch(query, organization_id, account_id, environment, RETAIN_SECONDS)
+    rows = await tx.fetch(query, organization_id, account_id, environment, RETAIN_SECONDS)
+    return parse_rows(rows, RetainingAccount)
 
 
-async def list_working(tx: Tx, account_id: UUID, after: int, limit: int) -> list[Row]:
+async def list_working(tx: Tx, account_id: UUID, after: int, limit: int) -> list[OrderRow]:
     # By the index of open orders, which are few: by their seqs a plan might go through all that the
     # account ever had.
-    query = """
-        WITH working AS MATERIALIZED (SELECT * FROM orders
-            WHERE account_id = $1 AND finished_at IS NULL)
-        SELECT * FROM working WHERE create_seq > $2 ORDER BY create_seq LIMIT $3
-    """
-    return await tx.fetch(query, account_id, after, limit)
+    query = f"""
+        WITH working AS MATERIALIZED (
+            SELECT {_ORDER} FROM orders WHERE account_id = $1 AND finished_at IS NULL
+        )
+        SELECT {_ORDER} FROM working WHERE create_seq > $2 ORDER BY create_seq LIMIT $3
+    """  # noqa: S608 - our own constants
+    return parse_rows(await tx.fetch(query, account_id, after, limit), OrderRow)
 
 
 async def list_finished(
-    tx: Tx, account_id: UUID, since: datetime, after: UUID, limit: int
-) -> list[Row]:
+    tx: Tx, account_id: UUID, after: tuple[datetime, IdText], limit: int
+) -> list[OrderRow]:
     """Those that finished later, and of those that finished then the ones with a higher id."""
-    query = """
-        SELECT * FROM orders
+    query = f"""
+        SELECT {_ORDER} FROM orders
         WHERE account_id = $1 AND finished_at >= $2 AND (finished_at, order_id) > ($2, $3)
         ORDER BY finished_at, order_id LIMIT $4
-    """
-    return await tx.fetch(query, account_id, since, after, limit)
+    """  # noqa: S608 - our own constants
+    return parse_rows(await tx.fetch(query, account_id, *after, limit), OrderRow)
 
 
 async def list_retained_positions(
     tx: Tx, account_id: UUID, since: datetime, after: str, limit: int
-) -> list[Row]:
-    query = """
-        SELECT * FROM positions
+) -> list[PositionRow]:
+    query = f"""
+        SELECT {_POSITION} FROM positions
         WHERE account_id = $1 AND symbol > $3 AND (quantity <> 0 OR received_at > $2)
         ORDER BY symbol LIMIT $4
-    """
-    return await tx.fetch(query, account_id, since, after, limit)
+    """  # noqa: S608 - our own constants
+    rows = await tx.fetch(query, account_id, since, after, limit)
+    return parse_rows(rows, PositionRow)

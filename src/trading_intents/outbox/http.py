@@ -9,9 +9,10 @@ import msgspec
 
 from trading_intents.outbox.model import OutboxEventType, Status
 from trading_intents.outbox.operators import read_health
-from trading_intents.storage.database import Pool, Row
+from trading_intents.outbox.queue import HealthRow
+from trading_intents.storage.database import Pool
 from trading_intents.web.problem import PLAIN_500
-from trading_intents.web.request import Answer, Request, answer_json, render
+from trading_intents.web.request import Answer, Request, answer_json, show_as
 from trading_intents.web.routes import Operation, Policy, Route, Tag
 
 Int32 = Annotated[int, msgspec.Meta(extra_json_schema={"format": "int32"})]
@@ -49,20 +50,21 @@ def outbox_routes(policy: Policy, pool: Pool) -> tuple[Route, ...]:
     return (Route("GET", "/v1/accounts/outbox/health", policy, get_outbox_health),)
 
 
-def _show(rows: Sequence[Row]) -> OutboxHealthResponse:
+def _show(rows: Sequence[HealthRow]) -> OutboxHealthResponse:
     """All but the entries is derived from them, so that they can never disagree."""
-
-    def oldest(status: Status, moment: str) -> datetime | None:
-        return min((row[moment] for row in rows if row["status"] == status), default=None)
-
-    return render(
+    counts = dict.fromkeys(Status, 0)
+    oldest: dict[Status, datetime] = {}
+    for row in rows:
+        status = Status(row.status)
+        counts[status] += row.count
+        since = row.oldest_claimed_at if status is Status.PROCESSING else row.oldest_created_at
+        assert since is not None
+        oldest[status] = min(since, oldest.get(status, since))
+    return show_as(
         OutboxHealthResponse,
-        entries=[render(OutboxHealthEntry, **row) for row in rows],
-        **{
-            status.value: sum(row["count"] for row in rows if row["status"] == status)
-            for status in Status
-        },
-        oldest_claim_at=oldest(Status.PROCESSING, "oldest_claimed_at"),
-        oldest_failed_at=oldest(Status.FAILED, "oldest_created_at"),
-        oldest_pending_at=oldest(Status.PENDING, "oldest_created_at"),
+        entries=[show_as(OutboxHealthEntry, row) for row in rows],
+        **counts,
+        oldest_claim_at=oldest.get(Status.PROCESSING),
+        oldest_failed_at=oldest.get(Status.FAILED),
+        oldest_pending_at=oldest.get(Status.PENDING),
     )

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow
-from trading_intents.outbox.queue import ids_and_tokens
 from trading_intents.storage.pipeline import Reply, Statement, array_text
 
 FIRST_LANE = str(UUID(int=0))
@@ -13,7 +12,7 @@ FIRST_LANE = str(UUID(int=0))
 # there are more than a batch takes, each has an equal share, and when there are more lanes, those
 # behind the last one come first. Only lanes with unfinished rows are visited, by one look into the
 # index each.
-_CLAIM_IN_TURN = """
+_CLAIM_BY_LANE = """
     WITH RECURSIVE busy AS (
         (SELECT lane FROM outbox WHERE finished_at IS NULL AND lane IS NOT NULL ORDER BY lane
             LIMIT 1)
@@ -70,7 +69,7 @@ _CLAIM_IN_TURN = """
 CLAIMED_IDS = "nullif(current_setting('trading_intents.claimed', true), '')::bigint[]"
 
 
-def claim_in_turn(
+def claim_by_lane(
     free_slots: Mapping[str, int],
     where: str,
     limit: int,
@@ -81,22 +80,15 @@ def claim_in_turn(
     """Claims at most `limit` rows of these lanes under one token; lanes behind `after_lane` come
     first if there are more lanes than that. `where` is our own SQL about the row `candidate`.
     `parse_shares` reads the reply."""
-    return Statement(
-        _CLAIM_IN_TURN.format(seconds=CLAIM_SECONDS, where=where),
-        (
-            array_text(free_slots),
-            array_text(map(str, free_slots.values())),
-            str(limit),
-            str(attempt_limit),
-            str(token),
-            after_lane,
-        ),
-    )
+    lanes = array_text(free_slots)
+    slots = array_text(map(str, free_slots.values()))
+    arguments = (lanes, slots, str(limit), str(attempt_limit), str(token), after_lane)
+    return Statement(_CLAIM_BY_LANE.format(seconds=CLAIM_SECONDS, where=where), arguments)
 
 
 def parse_shares(reply: Reply) -> dict[str, int]:
     """The lanes of the claimed rows, each with the number of rows that it might have had."""
-    return {row[0].decode(): int(row[1]) for row in reply.rows if row[0] and row[1]}
+    return {lane: int(share) for lane, share in reply.texts()}
 
 
 def find_claimed(row_id: str, token: UUID) -> Statement:
@@ -107,13 +99,13 @@ def find_claimed(row_id: str, token: UUID) -> Statement:
 def lock_claimed(claims: Sequence[ClaimedRow]) -> Statement:
     """Locks claimed rows by id. `parse_locked` gives the ids and tokens of those that still
     hold."""
-    ids, tokens = ids_and_tokens(claims)
     sql = """
         SELECT id, claim_token FROM outbox
         WHERE id = ANY ($1::bigint[]) AND claim_token = ANY ($2::uuid[]) ORDER BY id FOR UPDATE
     """
-    return Statement(sql, (array_text(map(str, ids)), array_text(map(str, set(tokens)))))
+    ids = array_text(str(row.id) for row in claims)
+    return Statement(sql, (ids, array_text({str(row.token) for row in claims})))
 
 
 def parse_locked(reply: Reply) -> set[tuple[int, UUID]]:
-    return {(int(row[0]), UUID(row[1].decode())) for row in reply.rows if row[0] and row[1]}
+    return {(int(row_id), UUID(token)) for row_id, token in reply.texts()}

@@ -1,4 +1,4 @@
-"""The outbox row: its types, the outcomes of a handler, and its transitions. No I/O, no clock."""
+"""The outbox row: its types, its outcomes, and its transitions. No I/O, no clock."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class NewRow:
     lane: UUID | None = None
 
 
-class ClaimedRow(FrozenStruct, frozen=True, kw_only=True):
+class ClaimedRow(FrozenStruct, kw_only=True):
     """A row that this worker has until the claim is older than CLAIM_SECONDS; `token` proves it in
     every later write."""
 
@@ -66,6 +66,10 @@ class ClaimedRow(FrozenStruct, frozen=True, kw_only=True):
     payload: dict[str, Any]
     attempts: int  # this one included
     token: UUID
+
+    @property
+    def log_fields(self) -> dict[str, object]:
+        return {"queue": self.queue, "event_type": self.event_type, "row": self.id}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +95,8 @@ class Release:
     """The handler was not started: the attempt is given back, and the row is due at once."""
 
 
-Outcome = Done | Retry | Release
-Handler = Callable[[ClaimedRow], Awaitable[Outcome]]
+RowOutcome = Done | Retry | Release
+RowHandler = Callable[[ClaimedRow], Awaitable[Done]]
 
 
 def backoff_seconds(attempts: int) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from trading_intents.errors import IntentClosed, InvalidRequest, NotFound
 from trading_intents.outbox import queue as outbox
 from trading_intents.outbox.model import Queue, scrub
-from trading_intents.storage.database import Pool, Row, Tx
+from trading_intents.storage.database import Pool, Tx
 
 
 def name_operator() -> str:
@@ -19,7 +19,7 @@ def name_operator() -> str:
         return f"uid {os.getuid()}"
 
 
-async def read_health(pool: Pool) -> Sequence[Row]:
+async def read_health(pool: Pool) -> list[outbox.HealthRow]:
     """Counts and times only, across all organizations: a row for each status and event type, from
     one snapshot."""
     async with pool.transaction(read_only=True) as tx:
@@ -39,8 +39,12 @@ async def retry(
                 raise IntentClosed(
                     f"row {row_id} is of an order that is {status}; nothing was changed"
                 )
-        rows = {row_id: await _archive(tx, row_id, who, why, is_retried=True) for row_id in ordered}
-    return {row_id: (Queue(row["queue"]), row["retried_as"]) for row_id, row in rows.items()}
+        made = {}
+        for row_id in ordered:
+            archived = await _archive(tx, row_id, who, why, is_retried=True)
+            assert archived.retried_as is not None
+            made[row_id] = Queue(archived.queue), archived.retried_as
+    return made
 
 
 async def drop(pool: Pool, ids: Sequence[int], who: str, reason: str) -> None:
@@ -57,8 +61,10 @@ def _checked(reason: str) -> str:
     return reason
 
 
-async def _archive(tx: Tx, row_id: int, who: str, reason: str, *, is_retried: bool) -> Row:
-    row = await outbox.archive_failed(tx, row_id, who, reason, is_retried)
-    if row is None:
+async def _archive(
+    tx: Tx, row_id: int, who: str, reason: str, *, is_retried: bool
+) -> outbox.ArchivedRow:
+    archived = await outbox.archive_failed(tx, row_id, who, reason, is_retried)
+    if archived is None:
         raise NotFound(f"there is no failed row {row_id}; nothing was changed")
-    return row
+    return archived

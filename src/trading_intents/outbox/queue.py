@@ -2,6 +2,7 @@
 claim names the claim's token, and does nothing if it is not the row's."""
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from uuid import UUID
 
 import msgspec
@@ -15,7 +16,7 @@ from trading_intents.outbox.model import (
     backoff_seconds,
     scrub,
 )
-from trading_intents.storage.database import Row, Tx
+from trading_intents.storage.database import Tx
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.storage.pipeline import Statement, array_text, json_text
 from trading_intents.trading import FrozenStruct
@@ -53,16 +54,19 @@ CLAIM = """
         ORDER BY id
         LIMIT $5
         FOR UPDATE SKIP LOCKED
+    ), claimed AS (
+        UPDATE outbox
+        SET status = 'processing', attempts = attempts + 1,
+            claimed_at = clock_timestamp(), claim_token = gen_random_uuid()
+        WHERE id = ANY (ARRAY (SELECT id FROM candidates))
+        RETURNING id, queue, event_type, organization_id, order_key, payload, attempts,
+            claim_token AS token
     )
-    UPDATE outbox
-    SET status = 'processing', attempts = attempts + 1,
-        claimed_at = clock_timestamp(), claim_token = gen_random_uuid()
-    WHERE id = ANY (ARRAY (SELECT id FROM candidates))
-    RETURNING id, queue, event_type, organization_id, order_key, payload, attempts, claim_token
+    SELECT coalesce(json_agg(claimed ORDER BY id), '[]')::text FROM claimed
 """
 
 
-class FailedAttempt(FrozenStruct, frozen=True):
+class FailedAttempt(FrozenStruct):
     """A failed attempt: why, and when the next one is due (None: by the back-off). `row.attempts`
     are those that count."""
 
@@ -72,26 +76,29 @@ class FailedAttempt(FrozenStruct, frozen=True):
     is_urgent: bool = False
 
 
+class _FailedClaim(FrozenStruct, kw_only=True):
+    id: int
+    token: UUID
+    counted: int
+    delay: float
+    reason: str
+    is_urgent: bool
+
+
 async def put(tx: Tx, rows: Sequence[NewRow]) -> None:
     """Puts rows in the transaction of the change, in this order; notify the workers once it has
     committed."""
     query = """
         INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload)
-        SELECT queue, event_type, organization_id, order_key, lane, payload::jsonb
-        FROM unnest($1::text[], $2::text[], $3::uuid[], $4::uuid[], $5::uuid[], $6::text[])
-             WITH ORDINALITY AS new (queue, event_type, organization_id, order_key, lane, payload,
-                 position)
+        SELECT queue, event_type, organization_id, order_key, lane, payload
+        FROM ROWS FROM (json_to_recordset($1::json) AS (
+            queue text, event_type text, organization_id uuid, order_key uuid, lane uuid,
+            payload jsonb
+        )) WITH ORDINALITY AS new (queue, event_type, organization_id, order_key, lane, payload,
+            position)
         ORDER BY position
     """
-    await tx.execute(
-        query,
-        [row.queue for row in rows],
-        [row.event_type for row in rows],
-        [row.organization_id for row in rows],
-        [row.order_key for row in rows],
-        [row.lane for row in rows],
-        [msgspec.json.encode(row.payload).decode() for row in rows],
-    )
+    await tx.execute(query, json_text(rows))
 
 
 async def claim(
@@ -102,8 +109,10 @@ async def claim(
     attempt_limit: int,
 ) -> list[ClaimedRow]:
     """Claims at most `limit` rows without a lane, the oldest first."""
-    rows = await tx.fetch(CLAIM, queue, list(event_types), attempt_limit, CLAIM_SECONDS, limit)
-    return sorted(map(_claimed, rows), key=lambda row: row.id)
+    claimed = await tx.fetchval(
+        CLAIM, queue, list(event_types), attempt_limit, CLAIM_SECONDS, limit
+    )
+    return msgspec.json.decode(claimed, type=list[ClaimedRow])
 
 
 _BY_CLAIM = (
@@ -140,38 +149,38 @@ _RELEASE = f"""
 
 def completing(claims: Sequence[ClaimedRow]) -> Statement:
     """Completes rows; gives the tokens that still held."""
-    ids, tokens = ids_and_tokens(claims)
-    return Statement(_COMPLETE, (array_text(map(str, ids)), array_text(map(str, tokens))))
+    ids, tokens = claim_texts(claims)
+    return Statement(_COMPLETE, (ids, tokens))
 
 
 def retrying(failed_attempts: Sequence[FailedAttempt], attempt_limit: int) -> Statement:
     """Makes rows pending again, or failed at the attempt limit; gives the tokens that still held,
     and each row's new status."""
-    rows = [
-        {
-            "id": each.row.id,
-            "token": each.row.token,
-            "counted": each.row.attempts,
-            "delay": backoff_seconds(each.row.attempts)
-            if each.after_seconds is None
-            else each.after_seconds,
-            "reason": scrub(each.reason),
-            "is_urgent": each.is_urgent,
-        }
-        for each in sorted(failed_attempts, key=lambda each: each.row.id)
-    ]
-    return Statement(
-        _RETRY, (array_text(str(row["id"]) for row in rows), json_text(rows), str(attempt_limit))
-    )
+    held = []
+    for each in sorted(failed_attempts, key=lambda each: each.row.id):
+        delay = each.after_seconds
+        if delay is None:
+            delay = backoff_seconds(each.row.attempts)
+        held.append(
+            _FailedClaim(
+                id=each.row.id,
+                token=each.row.token,
+                counted=each.row.attempts,
+                delay=delay,
+                reason=scrub(each.reason),
+                is_urgent=each.is_urgent,
+            )
+        )
+    ids = array_text(str(each.id) for each in held)
+    return Statement(_RETRY, (ids, json_text(held), str(attempt_limit)))
 
 
 def releasing(delays_seconds: Mapping[int, float], tokens: Sequence[UUID]) -> Statement:
     """Releases claims that were not started: pending again after their delay, the attempt given
     back. Gives the tokens that still held."""
-    delays = delays_seconds.values()
-    return Statement(
-        _RELEASE, tuple(array_text(map(str, each)) for each in (delays_seconds, tokens, delays))
-    )
+    ids = array_text(map(str, delays_seconds))
+    delays = array_text(map(str, delays_seconds.values()))
+    return Statement(_RELEASE, (ids, array_text(map(str, tokens)), delays))
 
 
 async def complete(tx: Tx, claims: Sequence[ClaimedRow]) -> set[UUID]:
@@ -189,8 +198,10 @@ async def retry(
 
 
 async def release(tx: Tx, claims: Sequence[ClaimedRow]) -> set[UUID]:
-    ids, tokens = ids_and_tokens(claims)
-    (reply,) = await PoolTransaction(tx).run([releasing(dict.fromkeys(ids, 0.0), tokens)])
+    ordered = sorted(claims, key=lambda row: row.id)
+    delays = {row.id: 0.0 for row in ordered}
+    statement = releasing(delays, [row.token for row in ordered])
+    (reply,) = await PoolTransaction(tx).run([statement])
     return {UUID(token) for (token,) in reply.texts()}
 
 
@@ -203,31 +214,34 @@ _FAIL_USED_UP = """
         ORDER BY id
         LIMIT $4
         FOR UPDATE SKIP LOCKED
+    ), failed AS (
+        UPDATE outbox
+        SET status = 'failed', finished_at = clock_timestamp(), claimed_at = NULL,
+            claim_token = NULL,
+            last_error = coalesce(last_error, 'the worker of the last attempt went away')
+        WHERE id = ANY (ARRAY (SELECT id FROM used_up))
+        RETURNING id, event_type
     )
-    UPDATE outbox
-    SET status = 'failed', finished_at = clock_timestamp(), claimed_at = NULL, claim_token = NULL,
-        last_error = coalesce(last_error, 'the worker of the last attempt went away')
-    WHERE id = ANY (ARRAY (SELECT id FROM used_up))
-    RETURNING id, event_type
+    SELECT ARRAY (SELECT {column} FROM failed)
 """
-_SWEEP = _FAIL_USED_UP.format(which="queue = $1 AND lane IS NULL AND finished_at IS NULL")
+_SWEEP = _FAIL_USED_UP.format(
+    which="queue = $1 AND lane IS NULL AND finished_at IS NULL", column="event_type"
+)
 _FAIL = _FAIL_USED_UP.format(
-    which="id = ANY ($1::bigint[]) AND status IN ('pending', 'processing')"
+    which="id = ANY ($1::bigint[]) AND status IN ('pending', 'processing')", column="id"
 )
 
 
 async def sweep(tx: Tx, queue: Queue, attempt_limit: int) -> list[str]:
     """Fails rows at the attempt limit that wait, or whose worker has ended. Gives their event
     types."""
-    rows = await tx.fetch(_SWEEP, queue, attempt_limit, CLAIM_SECONDS, SWEEP_ROWS)
-    return [row["event_type"] for row in rows]
+    return list(await tx.fetchval(_SWEEP, queue, attempt_limit, CLAIM_SECONDS, SWEEP_ROWS))
 
 
 async def fail(tx: Tx, ids: Sequence[int], attempt_limit: int) -> set[int]:
     """Like `sweep`, for these rows alone, whose orders the caller has locked. Gives those that it
     failed."""
-    rows = await tx.fetch(_FAIL, ids, attempt_limit, CLAIM_SECONDS, len(ids))
-    return {row["id"] for row in rows}
+    return set(await tx.fetchval(_FAIL, ids, attempt_limit, CLAIM_SECONDS, len(ids)))
 
 
 async def prune(tx: Tx, queue: Queue, keep_seconds: float) -> int:
@@ -244,11 +258,18 @@ async def prune(tx: Tx, queue: Queue, keep_seconds: float) -> int:
         )
         SELECT count(*) FROM removed
     """
-    removed: int = await tx.fetchval(query, queue, keep_seconds, PRUNE_ROWS)
-    return removed
+    return int(await tx.fetchval(query, queue, keep_seconds, PRUNE_ROWS))
 
 
-async def measure(tx: Tx, queue: Queue) -> Row:
+class Backlog(FrozenStruct):
+    pending: int
+    processing: int
+    failed: int
+    oldest_pending_seconds: float
+    oldest_claim_seconds: float
+
+
+async def measure(tx: Tx, queue: Queue) -> Backlog:
     """Counts rows that are not completed, of which there can be millions, and gives the ages of the
     oldest; 0 when there is none."""
     query = """
@@ -265,22 +286,47 @@ async def measure(tx: Tx, queue: Queue) -> Row:
         FROM outbox WHERE queue = $1 AND finished_at IS NULL
     """
     [row] = await tx.fetch(query, queue)
-    return row
+    return Backlog(**row)
 
 
-async def read_health(tx: Tx) -> list[Row]:
-    return await tx.fetch("SELECT * FROM accounts_outbox_health()")
+class HealthRow(FrozenStruct, kw_only=True):
+    status: str
+    event_type: str
+    count: int
+    oldest_created_at: datetime
+    max_attempts: int
+    oldest_claimed_at: datetime | None
+
+
+async def read_health(tx: Tx) -> list[HealthRow]:
+    query = """
+        SELECT status, event_type, count, oldest_created_at, max_attempts, oldest_claimed_at
+        FROM accounts_outbox_health()
+    """
+    return [HealthRow(**row) for row in await tx.fetch(query)]
+
+
+class ListedRow(FrozenStruct, kw_only=True):
+    id: int
+    queue: str
+    status: str
+    event_type: str
+    attempts: int
+    created_at: datetime
+    organization_id: UUID
+    last_error: str | None
 
 
 async def list_rows(
     tx: Tx, queues: Sequence[Queue], statuses: Sequence[Status], limit: int
-) -> list[Row]:
+) -> list[ListedRow]:
     """The oldest first."""
     query = """
         SELECT id, queue, status, event_type, attempts, created_at, organization_id, last_error
         FROM outbox WHERE queue = ANY ($1) AND status = ANY ($2) ORDER BY id LIMIT $3
     """
-    return await tx.fetch(query, list(queues), list(statuses), limit)
+    rows = await tx.fetch(query, list(queues), list(statuses), limit)
+    return [ListedRow(**row) for row in rows]
 
 
 async def final_order_status(tx: Tx, row_id: int) -> str | None:
@@ -295,11 +341,15 @@ async def final_order_status(tx: Tx, row_id: int) -> str | None:
     return status
 
 
+class ArchivedRow(FrozenStruct):
+    queue: str
+    retried_as: int | None  # the id of the new row
+
+
 async def archive_failed(
     tx: Tx, row_id: int, who: str, reason: str, is_retried: bool
-) -> Row | None:
-    """Archives a failed row, and adds a new one if it is retried. Gives its queue and the new id;
-    None when there is no such row."""
+) -> ArchivedRow | None:
+    """Archives a failed row, and adds a new one if it is retried. None: there is no such row."""
     query = """
         WITH gone AS (
             DELETE FROM outbox WHERE id = $1 AND status = 'failed' RETURNING *
@@ -319,17 +369,12 @@ async def archive_failed(
         FROM gone LEFT JOIN fresh ON true
         RETURNING queue, retried_as
     """
-    return await tx.fetchrow(query, row_id, who, reason, is_retried)
+    row = await tx.fetchrow(query, row_id, who, reason, is_retried)
+    return ArchivedRow(**row) if row else None
 
 
-def _claimed(row: Row) -> ClaimedRow:
-    payload = msgspec.json.decode(row["payload"])
-    return msgspec.convert(
-        dict(row) | {"payload": payload, "token": row["claim_token"]}, ClaimedRow
-    )
-
-
-def ids_and_tokens(claims: Sequence[ClaimedRow]) -> tuple[list[int], list[UUID]]:
-    # In id order, as every statement takes its locks.
+def claim_texts(claims: Sequence[ClaimedRow]) -> tuple[str, str]:
+    """Parameters of ids and tokens, in id order, as every statement takes its locks."""
     ordered = sorted(claims, key=lambda row: row.id)
-    return [row.id for row in ordered], [row.token for row in ordered]
+    ids = array_text(str(row.id) for row in ordered)
+    return ids, array_text(str(row.token) for row in ordered)

@@ -5,7 +5,7 @@ import asyncio
 from trading_intents.loops import repeat
 from trading_intents.outbox import queue as outbox
 from trading_intents.outbox.model import Queue, Status
-from trading_intents.outbox.settling import reason_of
+from trading_intents.outbox.outcomes import log_failures
 from trading_intents.storage.database import Pool
 from trading_intents.telemetry import Log, Metrics
 
@@ -17,7 +17,7 @@ WEEK_SECONDS = 7 * 24 * 3600
 KEEP_SECONDS = {Queue.ACCOUNTS: WEEK_SECONDS, Queue.INTENTS: 600, Queue.USERS: WEEK_SECONDS}
 
 
-async def keep_up(queue: Queue, pool: Pool, metrics: Metrics, log: Log) -> None:
+async def keep_outbox(queue: Queue, pool: Pool, metrics: Metrics, log: Log) -> None:
     """Runs until cancelled."""
 
     async def prune() -> None:
@@ -29,14 +29,13 @@ async def keep_up(queue: Queue, pool: Pool, metrics: Metrics, log: Log) -> None:
     async def measure() -> None:
         async with pool.transaction(read_only=True, plans="fresh") as tx:
             backlog = await outbox.measure(tx, queue)
-        for status in (Status.PENDING, Status.PROCESSING, Status.FAILED):
-            metrics.outbox_backlog.labels(queue, status).set(backlog[status])
-        metrics.outbox_oldest_pending.labels(queue).set(backlog["oldest_pending_seconds"])
-        metrics.outbox_oldest_claim.labels(queue).set(backlog["oldest_claim_seconds"])
+        metrics.outbox_backlog.labels(queue, Status.PENDING).set(backlog.pending)
+        metrics.outbox_backlog.labels(queue, Status.PROCESSING).set(backlog.processing)
+        metrics.outbox_backlog.labels(queue, Status.FAILED).set(backlog.failed)
+        metrics.outbox_oldest_pending.labels(queue).set(backlog.oldest_pending_seconds)
+        metrics.outbox_oldest_claim.labels(queue).set(backlog.oldest_claim_seconds)
 
-    def on_error(work: str, error: Exception) -> None:
-        log.warning("outbox upkeep failed", queue=queue, work=work, reason=reason_of(error))
-
+    on_error = log_failures(log, "outbox upkeep failed", queue=queue)
     async with asyncio.TaskGroup() as group:
         group.create_task(repeat(prune, PRUNE_SECONDS, on_error))
         group.create_task(repeat(measure, MEASURE_SECONDS, on_error))

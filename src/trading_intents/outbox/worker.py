@@ -9,14 +9,15 @@ from trading_intents.clock import Clock
 from trading_intents.loops import finish_tasks, repeat, start_loop, stop_tasks
 from trading_intents.outbox import model
 from trading_intents.outbox import queue as outbox
-from trading_intents.outbox.settling import (
+from trading_intents.outbox.outcomes import (
     ClaimedAttempt,
-    Settler,
+    OutcomeWriter,
+    log_failures,
     make_outbox_series,
     reason_of,
     report_failed,
 )
-from trading_intents.outbox.upkeep import keep_up
+from trading_intents.outbox.upkeep import keep_outbox
 from trading_intents.storage.database import Pool
 from trading_intents.telemetry import Log, Metrics
 
@@ -47,7 +48,7 @@ class Worker:
     def __init__(
         self,
         queue: model.Queue,
-        handlers: Mapping[str, model.Handler],
+        handlers: Mapping[str, model.RowHandler],
         context: WorkerContext,
         slots: int = SLOTS,
         poll_seconds: float = POLL_SECONDS,
@@ -57,7 +58,7 @@ class Worker:
         self._handlers = handlers
         self._context = context
         self._slots = slots
-        self._settler = Settler(
+        self._outcomes = OutcomeWriter(
             context.pool, context.attempt_limit, context.clock, context.metrics, context.log
         )
         make_outbox_series(queue, handlers, context.metrics)
@@ -71,7 +72,9 @@ class Worker:
 
     def start(self) -> None:
         context = self._context
-        self._upkeep = start_loop(keep_up(self._queue, context.pool, context.metrics, context.log))
+        self._upkeep = start_loop(
+            keep_outbox(self._queue, context.pool, context.metrics, context.log)
+        )
         self._claiming = start_loop(self._claim_until_stopped())
 
     def wake(self) -> None:
@@ -85,16 +88,17 @@ class Worker:
         self.wake()
         await finish_tasks(lambda: [self._claiming, *self._running], limit_seconds)
         await stop_tasks(self._upkeep)
-        await self._settler.close()
+        await self._outcomes.close()
 
     async def _claim_until_stopped(self) -> None:
-        pauses = self._poll_seconds, self._log_failed, self._wakeup
         await repeat(
-            self._claim, *pauses, retry_seconds=RETRY_SECONDS, is_over=lambda: self._stopping
+            self._claim,
+            self._poll_seconds,
+            log_failures(self._context.log, "outbox not claimed", queue=self._queue),
+            self._wakeup,
+            retry_seconds=RETRY_SECONDS,
+            is_over=lambda: self._stopping,
         )
-
-    def _log_failed(self, work: str, error: Exception) -> None:
-        self._context.log.warning("outbox not claimed", queue=self._queue, reason=reason_of(error))
 
     async def _claim(self) -> None:
         """Claims rows, and once a second, in the same transaction, fails those that have no attempt
@@ -126,15 +130,15 @@ class Worker:
 
     async def _handle(self, held: ClaimedAttempt) -> None:
         if self._stopping or self._age_seconds(held) > START_SECONDS:
-            await self._settler.settle(held, model.Release())
+            await self._outcomes.put(held, model.Release())
             return
-        outcome: model.Outcome | None = await self._run(held)
+        outcome: model.RowOutcome | None = await self._run(held)
         if isinstance(outcome, model.Done) and outcome.write:
             outcome = await self._write(held, outcome)
         if outcome:
-            await self._settler.settle(held, outcome)
+            await self._outcomes.put(held, outcome)
 
-    async def _run(self, held: ClaimedAttempt) -> model.Outcome:
+    async def _run(self, held: ClaimedAttempt) -> model.Done | model.Retry:
         row = held.row
         started_seconds = self._context.clock.monotonic()
         try:
@@ -150,7 +154,7 @@ class Worker:
                 spent_seconds
             )
 
-    async def _write(self, held: ClaimedAttempt, done: model.Done) -> model.Outcome | None:
+    async def _write(self, held: ClaimedAttempt, done: model.Done) -> model.Retry | None:
         """Runs the handler's writes and completes the row, which must still be claimed, in one
         transaction."""
         row = held.row
@@ -162,9 +166,7 @@ class Worker:
                     if not await outbox.complete(tx, [row]):
                         raise _ClaimLost
         except _ClaimLost:
-            self._context.log.warning(
-                "outbox claim lost", queue=row.queue, event_type=row.event_type, row=row.id
-            )
+            self._context.log.warning("outbox claim lost", **row.log_fields)
             return None
         except Exception as error:
             return self._failed_attempt(row, error)
@@ -174,9 +176,7 @@ class Worker:
     def _failed_attempt(self, row: model.ClaimedRow, error: Exception) -> model.Retry:
         self._context.log.warning(
             "outbox handler failed",
-            queue=row.queue,
-            event_type=row.event_type,
-            row=row.id,
+            **row.log_fields,
             exc_info=error,
         )
         return model.Retry(reason_of(error))

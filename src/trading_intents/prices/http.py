@@ -12,7 +12,7 @@ from trading_intents.prices.service import ReferencePrices
 from trading_intents.trading import Environment, parse_symbol
 from trading_intents.web.body import Amount, read_amount, read_choice, read_symbol
 from trading_intents.web.paging import PAGE_PARAMETERS, Listing, make_cursor, read_page
-from trading_intents.web.request import Answer, Request, answer_json, render
+from trading_intents.web.request import Answer, Request, answer_json, show_as
 from trading_intents.web.routes import Operation, Parameter, Route, Tag
 
 ENVIRONMENT = Parameter(
@@ -125,4 +125,4 @@ def _permitted(request: Request, named: Environment | None, pointer: str) -> Env
 
 
 def _show(price: model.ReferencePrice) -> SymbolPrice:
-    return render(SymbolPrice, price)
+    return show_as(SymbolPrice, price)

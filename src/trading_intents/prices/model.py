@@ -53,7 +53,7 @@ class PriceSource(StrEnum):
 _STRENGTH = {source: strength for strength, source in enumerate(PriceSource)}
 
 
-class ReferencePrice(FrozenStruct, frozen=True):
+class ReferencePrice(FrozenStruct):
     symbol: Symbol
     environment: Environment
     price: Decimal
@@ -105,6 +105,10 @@ class StoredPrices(msgspec.Struct, frozen=True, kw_only=True):
             self.symbol, self.market.environment, middle, PriceSource.QUOTE, self.quoted_at
         )
 
+    @property
+    def found(self) -> list[ReferencePrice]:
+        return [each for each in (self.stored, self.posted_quote) if each]
+
 
 def newest(prices: Sequence[ReferencePrice]) -> ReferencePrice | None:
     """Of two of the same moment: the posted one, else the trade, else the quote that is named
@@ -128,11 +132,7 @@ class PriceRules:
         symbol, and stands back behind a price that was posted, until that is too old.
         """
         oldest = known.now - timedelta(seconds=self.max_age_seconds)
-        young = [
-            each
-            for each in (known.stored, known.posted_quote)
-            if each is not None and each.as_of >= oldest
-        ]
+        young = [each for each in known.found if each.as_of >= oldest]
         is_simulated = known.market is PriceMarket.SIMULATED and known.bid is None
         if is_simulated and all(each.source is PriceSource.TRADE for each in young):
             young.append(self._simulate(known))
@@ -140,8 +140,7 @@ class PriceRules:
 
     def pick_last(self, known: StoredPrices) -> ReferencePrice | None:
         """As `pick`, or where every price is too old, the newest of these."""
-        old = [each for each in (known.stored, known.posted_quote) if each is not None]
-        return self.pick(known) or newest(old)
+        return self.pick(known) or newest(known.found)
 
     def _simulate(self, known: StoredPrices) -> ReferencePrice:
         found = self.simulation.price(known.symbol, known.now)

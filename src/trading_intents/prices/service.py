@@ -10,7 +10,6 @@ from trading_intents.prices.model import (
     PriceKey,
     PriceMarket,
     PriceRules,
-    PriceSource,
     ReferencePrice,
     markets_of,
 )
@@ -21,7 +20,7 @@ from trading_intents.trading import Environment, FrozenStruct, Symbol
 MAX_SYMBOLS = 10_000  # of an organization and market; trades add further ones
 
 
-class FoundPrices(FrozenStruct, frozen=True):
+class FoundPrices(FrozenStruct):
     prices: Sequence[ReferencePrice]
     more_after: Symbol | None  # where the next page begins; None: there is none
 
@@ -40,20 +39,16 @@ class ReferencePrices:
     ) -> ReferencePrice:
         """In every market of the environment."""
         keys = [PriceKey(organization_id, market, symbol) for market in markets_of(environment)]
-        async with self._pool.transaction([organization_id], plans="by_key") as tx:
+        async with self._pool.transaction([organization_id]) as tx:
             for key in keys:
-                is_new = not await store.is_stored(tx, key)
-                if (
-                    is_new
-                    and await store.count_symbols(tx, organization_id, key.market) >= MAX_SYMBOLS
-                ):
+                if await store.is_stored(tx, key):
+                    continue
+                if await store.count_symbols(tx, organization_id, key.market) >= MAX_SYMBOLS:
                     raise LimitReached(
                         f"the organization has {MAX_SYMBOLS} symbols with prices there, the most"
                     )
-            rows = [await store.post_price(tx, key, price) for key in keys]
-        return ReferencePrice(
-            symbol, environment, rows[0]["price"], PriceSource.POSTED, rows[0]["as_of"]
-        )
+            posted = [await store.post_price(tx, key, price) for key in keys]
+        return posted[0]
 
     async def find(
         self, organization_id: OrganizationId, market: PriceMarket, symbol: Symbol | None
@@ -62,9 +57,7 @@ class ReferencePrices:
         found = None
         if symbol is not None:
             key = PriceKey(organization_id, market, symbol)
-            async with self._pool.transaction(
-                [organization_id], read_only=True, plans="by_key"
-            ) as tx:
+            async with self._pool.transaction([organization_id], read_only=True) as tx:
                 known = await store.find_prices(tx, [key])
             found = self._rules.pick(known[key])
         if found is None:
@@ -76,10 +69,14 @@ class ReferencePrices:
     ) -> FoundPrices:
         """By symbol; those whose price is too old are left out, so that a page may be short and
         have a next one."""
-        async with self._pool.transaction([organization_id], read_only=True, plans="by_key") as tx:
+        async with self._pool.transaction([organization_id], read_only=True) as tx:
             symbols = await store.list_symbols(tx, organization_id, market, page)
             keys = [PriceKey(organization_id, market, symbol) for symbol in symbols[: page.limit]]
             known = await store.find_prices(tx, keys)
-        picked = [self._rules.pick(known[key]) for key in keys]
+        prices = []
+        for key in keys:
+            price = self._rules.pick(known[key])
+            if price:
+                prices.append(price)
         more = symbols[page.limit - 1] if len(symbols) > page.limit else None
-        return FoundPrices([price for price in picked if price is not None], more)
+        return FoundPrices(prices, more)

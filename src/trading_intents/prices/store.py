@@ -5,8 +5,6 @@ from collections.abc import Collection, Mapping
 from decimal import Decimal
 from uuid import UUID
 
-import msgspec
-
 from trading_intents.brokers.registry import BUILT_IN, POSTED_QUOTES, QUOTED_SYMBOLS
 from trading_intents.prices.model import (
     PriceKey,
@@ -15,7 +13,7 @@ from trading_intents.prices.model import (
     ReferencePrice,
     StoredPrices,
 )
-from trading_intents.storage.database import Row, Tx
+from trading_intents.storage.database import Tx
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.storage.pages import PageRequest, beyond_cursor, direction_of
 from trading_intents.storage.pipeline import Reply, RowParameters, Statement
@@ -57,13 +55,13 @@ def read_prices(keys: Collection[PriceKey]) -> Statement:
     """A row for each key, of all that is known of it; `parse_reply` reads its reply. At least one
     key."""
     return Statement(
-        _READ_PRICES, _KEYS.pack((str(key.organization_id), key.market, key.symbol) for key in keys)
+        _READ_PRICES,
+        _KEYS.pack((str(key.organization_id), key.market, key.symbol) for key in keys),
     )
 
 
 def parse_reply(reply: Reply) -> dict[PriceKey, StoredPrices]:
-    rows = [msgspec.json.decode(text, type=StoredPrices) for (text,) in reply.rows if text]
-    return {row.key: row for row in rows}
+    return {row.key: row for row in reply.parse(StoredPrices)}
 
 
 async def find_prices(tx: Tx, keys: Collection[PriceKey]) -> dict[PriceKey, StoredPrices]:
@@ -76,8 +74,14 @@ async def find_prices(tx: Tx, keys: Collection[PriceKey]) -> dict[PriceKey, Stor
 
 
 _PRICES = RowParameters(
-    {"organization_id": "uuid", "environment": "text", "symbol": "text"}
-    | {"price": "numeric", "source": "text", "as_of": "timestamptz"}
+    {
+        "organization_id": "uuid",
+        "environment": "text",
+        "symbol": "text",
+        "price": "numeric",
+        "source": "text",
+        "as_of": "timestamptz",
+    }
 )
 _WRITE_PRICES = f"""
     INSERT INTO reference_prices AS r ({_PRICES.columns}) SELECT {_PRICES.columns}
@@ -114,7 +118,7 @@ async def count_symbols(tx: Tx, organization_id: UUID, market: PriceMarket) -> i
     return int(await tx.fetchval(query, organization_id, market))
 
 
-async def post_price(tx: Tx, key: PriceKey, price: Decimal) -> Row:
+async def post_price(tx: Tx, key: PriceKey, price: Decimal) -> ReferencePrice:
     """Stored with the database's time, which is later than that of every price before it."""
     query = """
         INSERT INTO reference_prices AS r (organization_id, environment, symbol, price, source,
@@ -123,20 +127,22 @@ async def post_price(tx: Tx, key: PriceKey, price: Decimal) -> Row:
         ON CONFLICT (organization_id, environment, symbol) DO UPDATE
         SET price = excluded.price, source = excluded.source,
             as_of = greatest(clock_timestamp(), r.as_of)
-        RETURNING price, as_of
+        RETURNING as_of
     """
-    row = await tx.fetchrow(query, *key, price, PriceSource.POSTED)
-    assert row is not None
-    return row
+    as_of = await tx.fetchval(query, *key, price, PriceSource.POSTED)
+    return ReferencePrice(key.symbol, key.market.environment, price, PriceSource.POSTED, as_of)
 
 
 _LIST_SYMBOLS = """
-    (SELECT symbol FROM reference_prices
-     WHERE organization_id = $1 AND environment = $2 {beyond} ORDER BY symbol {direction} LIMIT $3)
-    UNION
-    (SELECT symbol FROM {symbols}
-     WHERE organization_id = $1 AND $2 = 'simulated' {beyond} ORDER BY symbol {direction} LIMIT $3)
-    ORDER BY symbol {direction} LIMIT $3
+    SELECT ARRAY (
+        (SELECT symbol FROM reference_prices
+         WHERE organization_id = $1 AND environment = $2 {beyond}
+         ORDER BY symbol {direction} LIMIT $3)
+        UNION
+        (SELECT symbol FROM {symbols} WHERE organization_id = $1 AND $2 = 'simulated' {beyond}
+         ORDER BY symbol {direction} LIMIT $3)
+        ORDER BY symbol {direction} LIMIT $3
+    )
 """
 
 
@@ -149,5 +155,7 @@ async def list_symbols(
     query = _LIST_SYMBOLS.format(
         symbols=QUOTED_SYMBOLS, beyond=beyond, direction=direction_of(page)
     )
-    rows = await tx.fetch(query, organization_id, market, page.limit + 1, *after)
-    return [Symbol(row["symbol"]) for row in rows]
+    symbols: list[Symbol] = await tx.fetchval(
+        query, organization_id, market, page.limit + 1, *after
+    )
+    return symbols

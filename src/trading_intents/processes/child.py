@@ -52,13 +52,19 @@ async def serve_child(part: ChildPart, settings: Settings, log: Log, stop: async
         os.close(ready)
 
     listener = socket.socket(fileno=part.listener)
-    render = partial(_render_all, part) if part.others else render_metrics
-    await app.serve(settings, log, stop, prepare, notify_parent, listener, render)
+    await app.serve(
+        settings,
+        log,
+        stop,
+        prepare,
+        greet=notify_parent,
+        given=listener,
+        render=partial(_render_all, part) if part.others else render_metrics,
+    )
 
 
 async def _render_all(part: ChildPart, registry: CollectorRegistry) -> bytes:
     own = (await render_metrics(registry)).decode()
-    texts = await asyncio.gather(
-        *(read_metrics(url, SCRAPE_LIMIT_SECONDS) for url in part.others.values())
-    )
-    return merge_metrics({part.name: own, **dict(zip(part.others, texts, strict=True))}).encode()
+    reading = [read_metrics(url, SCRAPE_LIMIT_SECONDS) for url in part.others.values()]
+    others = zip(part.others, await asyncio.gather(*reading), strict=True)
+    return merge_metrics({part.name: own, **dict(others)}).encode()

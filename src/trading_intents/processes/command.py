@@ -92,19 +92,16 @@ def _greet(log: Log, settings: Settings, demo: provision.Demo | None) -> None:
             "serving", version=__version__, **where, roles=list(settings.roles), pid=os.getpid()
         )
         return
-    storage = (
-        "external database"
-        if settings.database_url
-        else f"embedded PostgreSQL in {settings.data_dir}"
-    )
+    storage = f"embedded PostgreSQL in {settings.data_dir}"
+    if settings.database_url:
+        storage = "external database"
     out = Console(stderr=True, highlight=False)
     out.print(f"\n[bold green]Trading Intents Platform[/] {__version__} is ready\n")
     out.print(f"  HTTP    [bold]{url}[/]   (open it in a browser)")
     if grpc:
         out.print(f"  gRPC    [bold]{grpc}[/]")
-    apart = (
-        f"   ({workers} {'process' if workers == 1 else 'processes'} of workers)" if workers else ""
-    )
+    processes = "process" if workers == 1 else "processes"
+    apart = f"   ({workers} {processes} of workers)" if workers else ""
     out.print(f"  roles   {', '.join(settings.roles)}{apart}")
     out.print(f"  data    {terminal_text(storage)}\n", soft_wrap=True)
     if demo and demo.account_id:

@@ -66,14 +66,8 @@ async def supervise(
         ]
         for number in range(settings.count_workers()):
             own = sockets.enter_context(contextlib.closing(bind(LOOPBACK, 0)))
-            children.append(
-                Child(
-                    f"worker-{number + 1}",
-                    "worker",
-                    own,
-                    f"http://{LOOPBACK}:{own.getsockname()[1]}",
-                )
-            )
+            url = f"http://{LOOPBACK}:{own.getsockname()[1]}"
+            children.append(Child(f"worker-{number + 1}", "worker", own, url))
         metrics = Metrics()
         async with (
             interrupted_by(stop) as interrupt,
@@ -137,7 +131,8 @@ class _ChildProcesses:
     async def _run_once(self, child: Child) -> None:
         others = self._others if child is self._children[0] else {}
         descriptor = child.listener.fileno()
-        part = msgspec.json.encode(ChildPart(child.name, os.getpid(), descriptor, others)).decode()
+        child_part = ChildPart(child.name, os.getpid(), descriptor, others)
+        part = msgspec.json.encode(child_part).decode()
         # -P: a file in the current folder must not replace a module.
         command = [
             sys.executable,

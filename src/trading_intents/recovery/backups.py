@@ -1,6 +1,5 @@
-"""A folder of backups: each has a base backup of the embedded PostgreSQL, or what changed since the
-one before it, and the files of DATA_DIR that belong to it. Never changes a backup that is
-complete."""
+"""A folder of backups, each a base backup of the embedded PostgreSQL or an increment, with the
+files of DATA_DIR that belong to it. Never changes a backup that is complete."""
 
 import contextlib
 import hashlib
@@ -31,7 +30,7 @@ from trading_intents.storage.embedded.cluster import (
 )
 from trading_intents.storage.embedded.programs import make_base_backup, verify_base_backup
 from trading_intents.stream import log as event_log
-from trading_intents.telemetry import BACKUP_MARK, Log, Metrics
+from trading_intents.telemetry import BACKUP_STAMP, Log, Metrics
 from trading_intents.trading import FrozenStruct
 
 FILES = "files"
@@ -44,10 +43,10 @@ KEPT_FILES = (*PASSWORD_FILES, ISSUER_FILE, DEMO_FILE, *KEY_FILES)
 FIRST_INCREMENTAL_VERSION = 17
 CONNECT_LIMIT_SECONDS = 5.0
 
-Report = Callable[[str, int, int], None]  # a step, and how many kB of how many are done
+ShowProgress = Callable[[str, int, int], None]  # a step, and how many kB of how many are done
 
 
-class Description(FrozenStruct, frozen=True):
+class Description(FrozenStruct):
     made_at: str
     epoch: str  # of the event log: another one means that a backup was restored in between
     base: str | None  # the backup that this one is an increment to; None: it is a full one
@@ -55,7 +54,7 @@ class Description(FrozenStruct, frozen=True):
     left_out: tuple[str, ...] = ()  # files that a restore also needs, to be kept elsewhere
 
 
-class Backup(FrozenStruct, frozen=True):
+class Backup(FrozenStruct):
     folder: Path
     description: Description
 
@@ -67,7 +66,7 @@ async def make_backup(
     folder: Path,
     incremental: bool,
     with_keys: bool,
-    report: Report,
+    show: ShowProgress,
 ) -> Backup:
     """Backs up the embedded database, whether the platform runs or not: if not, the server alone is
     started meanwhile."""
@@ -81,27 +80,30 @@ async def make_backup(
             files = _read_files(cluster.home, with_keys)
             manifest = base.folder / DATA / MANIFEST if base else None
             await make_base_backup(
-                cluster, draft / DATA, manifest, lambda *done: report("copying", *done)
+                cluster, draft / DATA, manifest, lambda *done: show("copying", *done)
             )
             if files != _read_files(cluster.home, with_keys):
                 raise StartupRefused(
                     "the keys in DATA_DIR were changed while the backup was made: make it again"
                 )
             await verify_base_backup(
-                cluster.binaries, draft / DATA, lambda *done: report("verifying the copy", *done)
-            )
-            digests = {file: hashlib.sha256(content).hexdigest() for file, content in files.items()}
-            left_out = _left_out(settings, cluster.home, files)
-            described = Description(
-                now.isoformat(), epoch, base.folder.name if base else None, digests, left_out
+                cluster.binaries, draft / DATA, lambda *done: show("verifying the copy", *done)
             )
             (draft / FILES).mkdir(mode=0o700)
+            digests = {}
             for file, content in files.items():
                 _write(draft / FILES / file, content)
-            _write(
-                draft / DESCRIPTION, msgspec.json.format(msgspec.json.encode(described), indent=2)
+                digests[file] = hashlib.sha256(content).hexdigest()
+            described = Description(
+                made_at=now.isoformat(),
+                epoch=epoch,
+                base=base.folder.name if base else None,
+                files=digests,
+                left_out=_left_out(settings, cluster.home, files),
             )
-    (cluster.home / BACKUP_MARK).touch(mode=0o600)
+            text = msgspec.json.format(msgspec.json.encode(described), indent=2)
+            _write(draft / DESCRIPTION, text)
+    (cluster.home / BACKUP_STAMP).touch(mode=0o600)
     return Backup(folder / name, described)
 
 
@@ -123,12 +125,12 @@ def find_chain(source: Path) -> list[Backup]:
     return chain
 
 
-async def verify_chain(binaries: Path, chain: list[Backup], report: Report) -> None:
+async def verify_chain(binaries: Path, chain: list[Backup], show: ShowProgress) -> None:
     for backup in chain:
         step = f"verifying {backup.folder.name}"
-        report(step, 0, 0)
+        show(step, 0, 0)
         await verify_base_backup(
-            binaries, backup.folder / DATA, lambda *done, step=step: report(step, *done)
+            binaries, backup.folder / DATA, lambda *done, step=step: show(step, *done)
         )
         for file, digest in backup.description.files.items():
             path = backup.folder / FILES / file
@@ -161,8 +163,9 @@ def _draft(folder: Path, name: str) -> Iterator[Path]:
 
 
 def _newest_first(folder: Path) -> Iterator[Backup]:
-    names = sorted((path for path in folder.glob("*") if path.suffix != PARTIAL), reverse=True)
-    return (_read(path) for path in names if (path / DESCRIPTION).exists())
+    for path in sorted(folder.glob("*"), reverse=True):
+        if path.suffix != PARTIAL and (path / DESCRIPTION).exists():
+            yield _read(path)
 
 
 def _read(folder: Path) -> Backup:
@@ -194,18 +197,19 @@ def _find_base(folder: Path, epoch: str) -> Backup:
 
 
 def _read_files(home: Path, with_keys: bool) -> dict[str, bytes]:
-    names = KEPT_FILES if with_keys else [name for name in KEPT_FILES if name not in KEY_FILES]
-    return {name: (home / name).read_bytes() for name in names if (home / name).exists()}
+    files = {}
+    for name in KEPT_FILES:
+        if (with_keys or name not in KEY_FILES) and (home / name).exists():
+            files[name] = (home / name).read_bytes()
+    return files
 
 
 def _left_out(settings: Settings, home: Path, files: dict[str, bytes]) -> tuple[str, ...]:
     left_out = [name for name in KEY_FILES if name not in files and (home / name).exists()]
-    elsewhere = [
-        name
-        for name in ("vault_key_file", "vault_master_keys", "vault_url")
-        if getattr(settings, name)
-    ]
-    return (*left_out, *(f"the vault's keys, of {PREFIX}{name.upper()}" for name in elsewhere))
+    for name in ("vault_key_file", "vault_master_keys", "vault_url"):
+        if getattr(settings, name):
+            left_out.append(f"the vault's keys, of {PREFIX}{name.upper()}")
+    return tuple(left_out)
 
 
 async def _prepare_server(owner_url: str, cluster: Cluster, incremental: bool) -> str:

@@ -13,13 +13,13 @@ from trading_intents import app
 from trading_intents.clock import SystemClock
 from trading_intents.config import Settings
 from trading_intents.errors import InvalidRequest, StartupRefused
-from trading_intents.execution.restored.marking import (
-    mark_restored,
+from trading_intents.execution.restored.restoring import (
     refuse_workers,
+    restore_commands,
     resume_restored,
 )
 from trading_intents.outbox.operators import name_operator
-from trading_intents.recovery.backups import KEPT_FILES, PASSWORD_FILES, Report, make_backup
+from trading_intents.recovery.backups import KEPT_FILES, PASSWORD_FILES, ShowProgress, make_backup
 from trading_intents.recovery.restore import restore_backup
 from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.telemetry import Log
@@ -27,11 +27,11 @@ from trading_intents.telemetry import Log
 # What the administrator of an external database runs.
 BACKUP = """\
 # {where} is external, so nothing was backed up here.
-# Its administrator runs, with a login that may replicate, and with the programs of its own version (17 or later for
-# increments, and with summarize_wal = on in its settings before the full backup):
+# Its administrator runs, with a login that may replicate, and with the programs of its own version
+# (17 or later for increments, and with summarize_wal = on in its settings before the full backup):
 pg_basebackup --host=HOST --username=LOGIN --checkpoint=fast --progress --pgdata={folder}/full
-pg_basebackup --host=HOST --username=LOGIN --checkpoint=fast --progress --pgdata={folder}/increment \\
-    --incremental={folder}/full/backup_manifest
+pg_basebackup --host=HOST --username=LOGIN --checkpoint=fast --progress \\
+    --pgdata={folder}/increment --incremental={folder}/full/backup_manifest
 pg_verifybackup {folder}/full
 pg_verifybackup {folder}/increment
 # Keep with it, or apart from it: {files}"""
@@ -63,9 +63,15 @@ async def backup(
     if settings.database_url:
         typer.echo(_show_commands(BACKUP, settings, folder))
         return 1
-    with _reporting() as report:
+    with _progress() as show:
         made = await make_backup(
-            settings, SystemClock(), log, folder, incremental, not without_keys, report
+            settings=settings,
+            clock=SystemClock(),
+            log=log,
+            folder=folder,
+            incremental=incremental,
+            with_keys=not without_keys,
+            show=show,
         )
     base = made.description.base
     typer.echo(f"backed up to {made.folder}" + (f", an increment to {base}" if base else ""))
@@ -104,16 +110,16 @@ async def restore(
     if folder is None:
         async with app.open_infrastructure(settings, log) as parts:
             await refuse_workers(parts.database.worker)
-            count = await mark_restored(
+            count = await restore_commands(
                 parts.database.worker, name_operator(), "restored by other means", halts=not no_halt
             )
             parts.signals.notify(STREAM)
-        _show_marked(count, no_halt)
+        _show_restored(count, no_halt)
         return 0
     if settings.database_url:
         typer.echo(_show_commands(RESTORE, settings, folder))
         return 1
-    with _reporting() as report:
+    with _progress() as show:
         done = await restore_backup(
             settings=settings,
             clock=SystemClock(),
@@ -122,10 +128,10 @@ async def restore(
             replace=replace,
             halts=not no_halt,
             who=name_operator(),
-            report=report,
+            show=show,
         )
     typer.echo(f"restored {done.backup.folder} into {settings.data_dir}")
-    _show_marked(done.commands, no_halt)
+    _show_restored(done.commands, no_halt)
     if done.aside:
         typer.echo(f"what was there before is in {done.aside}")
     for what in done.backup.description.left_out:
@@ -152,7 +158,7 @@ async def resume(
     return 0
 
 
-def _show_marked(commands: int, no_halt: bool) -> None:
+def _show_restored(commands: int, no_halt: bool) -> None:
     typer.echo(
         f"{commands} CREATEs and REPLACEs that waited to be sent are looked up at their "
         "brokers, never sent"
@@ -165,13 +171,13 @@ def _show_marked(commands: int, no_halt: bool) -> None:
 
 
 @contextlib.contextmanager
-def _reporting() -> Iterator[Report]:
+def _progress() -> Iterator[ShowProgress]:
     """Shows bars on a terminal, else a line for each step."""
     out = Console(stderr=True)
     tasks = dict[str, TaskID]()
     with Progress(console=out, transient=True, disable=not out.is_terminal) as bar:
 
-        def report(step: str, done: int, total: int) -> None:
+        def show(step: str, done: int, total: int) -> None:
             if step not in tasks:
                 tasks[step] = bar.add_task(step, total=None)
                 if not out.is_terminal:
@@ -179,7 +185,7 @@ def _reporting() -> Iterator[Report]:
             bar.update(tasks[step], completed=done, total=total or None)
 
         try:
-            yield report
+            yield show
         except OSError as error:
             raise StartupRefused(
                 f"{error.filename or 'the disk'}: {error.strerror or error}"

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from trading_intents.clock import rfc3339
 from trading_intents.ids import IdText
-from trading_intents.trading import EXACT, ActionType, FrozenStruct, amount_text
+from trading_intents.trading import EXACT, ZERO, ActionType, FrozenStruct, amount_text
 
 MINUTE = 60
 TEN_MINUTES = 600
@@ -30,8 +30,33 @@ NEVER = datetime(9999, 1, 1, tzinfo=UTC)
 TOP_SYMBOLS = 10
 # Upper edges of the latency histogram; what took longer counts as the last.
 ACK_EDGES_MILLIS = (
-    *(1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700),
-    *(1_000, 1_500, 2_000, 3_000, 5_000, 7_000, 10_000, 15_000, 30_000, 60_000),
+    1,
+    2,
+    3,
+    5,
+    7,
+    10,
+    15,
+    20,
+    30,
+    50,
+    70,
+    100,
+    150,
+    200,
+    300,
+    500,
+    700,
+    1_000,
+    1_500,
+    2_000,
+    3_000,
+    5_000,
+    7_000,
+    10_000,
+    15_000,
+    30_000,
+    60_000,
 )
 OPEN = "open"  # counted live, beside the measures
 EVERY_REASON = ""  # a refusal can have several reasons, so their sum is not its count
@@ -50,7 +75,7 @@ class Measure(StrEnum):
     ACK_MILLIS = "ack_millis"  # see ack_key; acknowledged
 
 
-class StatsEntry(FrozenStruct, frozen=True, kw_only=True):
+class StatsEntry(FrozenStruct, kw_only=True):
     account_id: IdText
     organization_id: IdText
     at: datetime
@@ -63,16 +88,12 @@ def sum_up(entries: Iterable[StatsEntry]) -> list[StatsEntry]:
     """The same counts in fewer entries: those of the same narrowest bucket become one."""
     sums: dict[tuple[object, ...], StatsEntry] = {}
     for entry in entries:
-        bucket = (
-            entry.account_id,
-            entry.at.replace(second=0, microsecond=0),
-            entry.measure,
-            entry.key,
-        )
+        minute = entry.at.replace(second=0, microsecond=0)
+        bucket = (entry.account_id, minute, entry.measure, entry.key)
         same = sums.get(bucket)
-        sums[bucket] = (
-            entry if same is None else replace(same, amount=EXACT.add(same.amount, entry.amount))
-        )
+        if same:
+            entry = replace(same, amount=EXACT.add(same.amount, entry.amount))
+        sums[bucket] = entry
     return list(sums.values())
 
 
@@ -156,6 +177,12 @@ class Stats(msgspec.Struct, kw_only=True):
 Totals = Mapping[tuple[str, str], Decimal]  # by measure and key
 
 
+class Counted(FrozenStruct):
+    measure: str
+    key: str
+    amount: Decimal
+
+
 def begin(window: Window, now: datetime) -> datetime:
     length_seconds, unit_seconds = WINDOWS_SECONDS[window]
     return _floor(now - timedelta(seconds=length_seconds), unit_seconds)
@@ -180,15 +207,20 @@ def _floor(moment: datetime, width_seconds: int) -> datetime:
 
 def summarize(window: Window, start: datetime, now: datetime, totals: Totals) -> Stats:
     def of(measure: str) -> dict[str, int]:
-        return {
-            key: int(amount) for (name, key), amount in totals.items() if name == measure and amount
-        }
+        counts = {}
+        for (name, key), amount in totals.items():
+            if name == measure and amount:
+                counts[key] = int(amount)
+        return counts
 
     actions = of(Measure.ACTION)
     refused = of(Measure.REFUSED)
     by_type = {kind.value: actions.get(kind, 0) for kind in ActionType}
     by_status = of(OPEN) | of(Measure.FINISHED)
-    ranked = sorted(of(Measure.SYMBOL).items(), key=lambda item: (-item[1], item[0]))[:TOP_SYMBOLS]
+    latencies = of(Measure.ACK_MILLIS)
+    by_symbol = of(Measure.SYMBOL)
+    ranked = sorted(by_symbol.items(), key=lambda item: (-item[1], item[0]))
+    ranked = ranked[:TOP_SYMBOLS]
     return Stats(
         time_window=window,
         start=rfc3339(start),
@@ -201,18 +233,14 @@ def summarize(window: Window, start: datetime, now: datetime, totals: Totals) ->
         symbols=[SymbolActions(symbol, amount) for symbol, amount in ranked],
         refused=Refused(refused.pop(EVERY_REASON, 0), dict(sorted(refused.items()))),
         filled=[_filled(symbol, totals) for symbol, _ in ranked],
-        broker_ack_latency_ms=Latency(
-            *(_quantile(of(Measure.ACK_MILLIS), percent) for percent in (50, 99))
-        ),
+        broker_ack_latency_ms=Latency(_quantile(latencies, 50), _quantile(latencies, 99)),
     )
 
 
 def _filled(symbol: str, totals: Totals) -> SymbolFilled:
-    quantity, notional = (
-        amount_text(totals.get((measure, symbol), Decimal()))
-        for measure in (Measure.FILLED_QUANTITY, Measure.FILLED_NOTIONAL)
-    )
-    return SymbolFilled(symbol, quantity, notional)
+    quantity = totals.get((Measure.FILLED_QUANTITY, symbol), ZERO)
+    notional = totals.get((Measure.FILLED_NOTIONAL, symbol), ZERO)
+    return SymbolFilled(symbol, amount_text(quantity), amount_text(notional))
 
 
 def _quantile(counts: Mapping[str, int], percent: int) -> int | None:

@@ -8,9 +8,25 @@ from uuid import UUID
 
 from msgspec.structs import astuple
 
-from trading_intents.stats import model
+from trading_intents.stats.model import (
+    KEEP_SECONDS,
+    OPEN,
+    ORIGIN,
+    WIDTHS_SECONDS,
+    WINDOWS_SECONDS,
+    Counted,
+    Measure,
+    Stats,
+    StatsEntry,
+    Window,
+    begin,
+    cover,
+    sum_up,
+    summarize,
+)
 from trading_intents.storage.database import Tx
 from trading_intents.storage.pipeline import RowParameters, Statement, column_types
+from trading_intents.trading import ZERO, FrozenStruct
 
 TAIL_PAGE_ACTIONS = 10_000
 PRUNE_ROWS = 5_000
@@ -21,10 +37,22 @@ ROUND_ENTRIES = 20_000  # the more at once, the fewer buckets change for each
 ROUND_LIMIT_SECONDS = 30.0
 INSERTING_LOCK = 7469014  # an advisory lock
 
-Counted = Sequence[tuple[str, str, Decimal]]  # measure, key, amount
+
+class _Head(FrozenStruct):
+    rolled_seq: int
+    now: datetime
 
 
-async def read(tx: Tx, account_id: UUID, window: model.Window) -> model.Stats:
+class _CountedActions(FrozenStruct):
+    """Of one type and symbol in a page of the log; `last_seq` is None on the last page."""
+
+    action_type: str
+    symbol: str
+    amount: Decimal
+    last_seq: int | None
+
+
+async def read(tx: Tx, account_id: UUID, window: Window) -> Stats:
     """Reads in one snapshot (REPEATABLE READ): the buckets, and the part of the log that they do
     not count yet."""
     row = await tx.fetchrow(
@@ -37,27 +65,31 @@ async def read(tx: Tx, account_id: UUID, window: model.Window) -> model.Stats:
         account_id,
     )
     assert row is not None
-    start = model.begin(window, row["now"])
+    head = _Head(**row)
+    start = begin(window, head.now)
+    _, unit_seconds = WINDOWS_SECONDS[window]
+    counted = await _read_buckets(tx, account_id, cover(start, unit_seconds))
+    counted += await _read_tail(tx, account_id, head.rolled_seq, start)
+    counted += await _read_entries(tx, account_id, start)
+    counted += await _read_open(tx, account_id, start)
     totals: dict[tuple[str, str], Decimal] = {}
-    for counted in (
-        await _read_buckets(tx, account_id, model.cover(start, model.WINDOWS_SECONDS[window][1])),
-        await _read_tail(tx, account_id, row["rolled_seq"], start),
-        await _read_entries(tx, account_id, start),
-        await _read_open(tx, account_id, start),
-    ):
-        for measure, key, amount in counted:
-            totals[measure, key] = totals.get((measure, key), Decimal()) + amount
-    return model.summarize(window, start, row["now"], totals)
+    for each in counted:
+        name = (each.measure, each.key)
+        totals[name] = totals.get(name, ZERO) + each.amount
+    return summarize(window, start, head.now, totals)
+
+
+async def _fetch_counted(tx: Tx, query: str, *arguments: object) -> list[Counted]:
+    return [Counted(**row) for row in await tx.fetch(query, *arguments)]
 
 
 async def _read_buckets(
     tx: Tx, account_id: UUID, ranges: Sequence[tuple[int, datetime, datetime]]
-) -> Counted:
-    widths, firsts, ends = zip(*ranges, strict=True)
+) -> list[Counted]:
     # OFFSET 0 keeps the ranges apart, each read by the key: joined plainly, the planner may prefer
     # the whole table.
     query = """
-        SELECT b.measure, b.key, sum(b.amount)
+        SELECT b.measure, b.key, sum(b.amount) AS amount
         FROM unnest($2::bigint[], $3::timestamptz[], $4::timestamptz[]) AS r (width_seconds, first,
             past)
         CROSS JOIN LATERAL (
@@ -68,14 +100,13 @@ async def _read_buckets(
         ) AS b
         GROUP BY b.measure, b.key
     """
-    rows = await tx.fetch(query, account_id, widths, firsts, ends)
-    return [tuple(row.values()) for row in rows]
+    return await _fetch_counted(tx, query, account_id, *zip(*ranges, strict=True))
 
 
-async def _read_tail(tx: Tx, account_id: UUID, rolled_seq: int, start: datetime) -> Counted:
+async def _read_tail(tx: Tx, account_id: UUID, rolled_seq: int, start: datetime) -> list[Counted]:
     """Reads page by page, usually one, so that no statement runs for very long when no worker
     ran."""
-    counted: list[tuple[str, str, Decimal]] = []
+    counted = []
     last_seq: int | None = rolled_seq
     while last_seq is not None:
         query = """
@@ -83,51 +114,49 @@ async def _read_tail(tx: Tx, account_id: UUID, rolled_seq: int, start: datetime)
                 SELECT seq, action_type, record, created_at FROM actions
                 WHERE account_id = $1 AND seq > $2 ORDER BY seq LIMIT $3
             )
-            SELECT action_type, record::json ->> 'symbol' AS symbol, count(*)
-                FILTER (WHERE created_at >= $4) AS amount,
+            SELECT action_type, record::json ->> 'symbol' AS symbol,
+                   (count(*) FILTER (WHERE created_at >= $4))::numeric AS amount,
                    (SELECT max(seq) FROM page HAVING count(*) = $3) AS last_seq
             FROM page GROUP BY action_type, symbol
         """
         rows = await tx.fetch(query, account_id, last_seq, TAIL_PAGE_ACTIONS, start)
+        last_seq = None
         for row in rows:
-            amount = Decimal(row["amount"])
-            counted += [
-                (model.Measure.ACTION, row["action_type"], amount),
-                (model.Measure.SYMBOL, row["symbol"], amount),
-            ]
-        last_seq = rows[0]["last_seq"] if rows else None
+            each = _CountedActions(**row)
+            counted.append(Counted(Measure.ACTION, each.action_type, each.amount))
+            counted.append(Counted(Measure.SYMBOL, each.symbol, each.amount))
+            last_seq = each.last_seq
     return counted
 
 
-async def _read_open(tx: Tx, account_id: UUID, start: datetime) -> Counted:
+async def _read_open(tx: Tx, account_id: UUID, start: datetime) -> list[Counted]:
     query = """
-        SELECT order_status, count(*) AS amount FROM orders
+        SELECT $3::text AS measure, order_status AS key, count(*)::numeric AS amount FROM orders
         WHERE account_id = $1 AND created_at >= $2 AND finished_at IS NULL
         GROUP BY order_status
     """
-    rows = await tx.fetch(query, account_id, start)
-    return [(model.OPEN, row["order_status"], Decimal(row["amount"])) for row in rows]
+    return await _fetch_counted(tx, query, account_id, start, OPEN)
 
 
-async def _read_entries(tx: Tx, account_id: UUID, start: datetime) -> Counted:
+async def _read_entries(tx: Tx, account_id: UUID, start: datetime) -> list[Counted]:
     query = """
-        SELECT measure, key, sum(amount) FROM stats_entries WHERE account_id = $1 AND at >= $2
+        SELECT measure, key, sum(amount) AS amount FROM stats_entries
+        WHERE account_id = $1 AND at >= $2
         GROUP BY measure, key
     """
-    rows = await tx.fetch(query, account_id, start)
-    return [tuple(row.values()) for row in rows]
+    return await _fetch_counted(tx, query, account_id, start)
 
 
-_ENTRIES = RowParameters(column_types(model.StatsEntry))
+_ENTRIES = RowParameters(column_types(StatsEntry))
 _INSERT_ENTRIES = f"""
     INSERT INTO stats_entries ({_ENTRIES.columns}) SELECT {_ENTRIES.columns}
     FROM {_ENTRIES.rows} AS n
 """  # noqa: S608 - our own constants
 
 
-def insert_entries(entries: Sequence[model.StatsEntry]) -> Statement:
+def insert_entries(entries: Sequence[StatsEntry]) -> Statement:
     """Inserts without waiting for a lock. Runs in a pipeline and in a pool's transaction alike."""
-    return Statement(_INSERT_ENTRIES, _ENTRIES.pack(map(astuple, model.sum_up(entries))))
+    return Statement(_INSERT_ENTRIES, _ENTRIES.pack(map(astuple, sum_up(entries))))
 
 
 # Adds `counted` to the buckets of each width.
@@ -156,8 +185,9 @@ async def add_entries(tx: Tx) -> bool:
         ), added AS ({_ADD_TO_BUCKETS})
         SELECT count(*) FROM counted
     """  # noqa: S608 - our own constants
-    arguments = (model.WIDTHS_SECONDS, model.ORIGIN, ROUND_ENTRIES)
-    moved: int = await tx.fetchval(query, *arguments, timeout=ROUND_LIMIT_SECONDS)
+    moved: int = await tx.fetchval(
+        query, WIDTHS_SECONDS, ORIGIN, ROUND_ENTRIES, timeout=ROUND_LIMIT_SECONDS
+    )
     return moved == ROUND_ENTRIES
 
 
@@ -198,24 +228,24 @@ async def roll_up(tx: Tx) -> bool:
             FROM fresh CROSS JOIN LATERAL (VALUES ('action', action_type),
                 ('symbol', symbol)) AS what (measure, key)
             GROUP BY account_id, organization_id, at, measure, key
-        ), added AS ({_ADD_TO_BUCKETS})
-        UPDATE stats_heads s SET rolled_seq = done.seq
-        FROM (SELECT account_id, max(seq) AS seq, count(*) AS amount FROM fresh
-            GROUP BY account_id) AS done
-        WHERE s.account_id = done.account_id
-        RETURNING done.amount
+        ), added AS ({_ADD_TO_BUCKETS}), rolled AS (
+            UPDATE stats_heads s SET rolled_seq = done.seq
+            FROM (SELECT account_id, max(seq) AS seq, count(*) AS amount FROM fresh
+                GROUP BY account_id) AS done
+            WHERE s.account_id = done.account_id
+            RETURNING done.amount
+        )
+        SELECT ARRAY (SELECT amount FROM rolled)
     """  # noqa: S608 - our own constants
-    arguments = (
-        model.WIDTHS_SECONDS,
-        model.ORIGIN,
+    counted: list[int] = await tx.fetchval(
+        count_actions,
+        WIDTHS_SECONDS,
+        ORIGIN,
         ROUND_ACCOUNTS,
         BEHIND_ACTIONS,
         ROUND_ACTIONS_EACH,
+        timeout=ROUND_LIMIT_SECONDS,
     )
-    counted = [
-        row["amount"]
-        for row in await tx.fetch(count_actions, *arguments, timeout=ROUND_LIMIT_SECONDS)
-    ]
     return len(counted) == ROUND_ACCOUNTS or ROUND_ACTIONS_EACH in counted
 
 
@@ -240,6 +270,6 @@ async def prune(tx: Tx) -> bool:
         FROM (SELECT count(*) FROM removed GROUP BY width_seconds) AS counts (count)
     """
     removed: int = await tx.fetchval(
-        query, list(model.KEEP_SECONDS), list(model.KEEP_SECONDS.values()), PRUNE_ROWS
+        query, list(KEEP_SECONDS), list(KEEP_SECONDS.values()), PRUNE_ROWS
     )
     return removed == PRUNE_ROWS

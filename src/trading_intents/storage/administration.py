@@ -6,23 +6,29 @@ from datetime import datetime
 from typing import Any
 
 from trading_intents.errors import StartupRefused
-from trading_intents.storage.database import Row, Tx
+from trading_intents.storage.database import Tx
+from trading_intents.trading import FrozenStruct
 
 RELOAD_LIMIT_SECONDS = 10.0
 RELOAD_POLL_SECONDS = 0.02
 
 
-async def read_server(connection: Any) -> Row:
-    """Reads its version, the settings that make a commit durable, and its clock in seconds since
-    1970."""
-    row: Row = await connection.fetchrow(
+class Server(FrozenStruct):
+    version: str
+    fsync: str
+    synchronous_commit: str
+    clock_seconds: float  # since 1970
+
+
+async def read_server(connection: Any) -> Server:
+    row = await connection.fetchrow(
         """
         SELECT current_setting('server_version') AS version, current_setting('fsync') AS fsync,
                current_setting('synchronous_commit') AS synchronous_commit,
-               extract(epoch FROM clock_timestamp())::float8 AS seconds
+               extract(epoch FROM clock_timestamp())::float8 AS clock_seconds
         """
     )
-    return row
+    return Server(**row)
 
 
 async def read_clock(tx: Tx) -> datetime:
@@ -47,8 +53,9 @@ async def summarize_wal(connection: Any) -> None:
 async def reload_settings(connection: Any) -> None:
     """Reloads the settings, and returns once they are in effect."""
     before = await connection.fetchval("SELECT pg_conf_load_time() FROM pg_reload_conf()")
+    loaded_at = "SELECT pg_conf_load_time()"
     async with asyncio.timeout(RELOAD_LIMIT_SECONDS):
-        while await connection.fetchval("SELECT pg_conf_load_time()") == before:  # noqa: ASYNC110 - nothing signals it
+        while await connection.fetchval(loaded_at) == before:  # noqa: ASYNC110 - no signal
             await asyncio.sleep(RELOAD_POLL_SECONDS)
 
 
@@ -60,18 +67,13 @@ async def lock_advisory(tx: Tx, number: int) -> None:
 async def read_login(connection: Any, setting: str) -> str:
     """Gives the login's name. A superuser is refused: it could leave its role, and row-level
     security ignores it."""
-    row = await connection.fetchrow(
-        """
-            SELECT rolname::text AS name, rolsuper AS is_superuser FROM pg_roles
-            WHERE rolname = session_user
-        """
-    )
-    if row["is_superuser"]:
+    query = "SELECT rolname::text, rolsuper FROM pg_roles WHERE rolname = session_user"
+    name: str
+    name, is_superuser = await connection.fetchrow(query)
+    if is_superuser:
         raise StartupRefused(
-            f"the login {row['name']} of TRADING_INTENTS_{setting} is a superuser, who sees "
-            "every organization's rows: "
-            "make a login of its own (CREATE ROLE trading_intents LOGIN PASSWORD '...') for it, and name "
-            f"{row['name']} in TRADING_INTENTS_DATABASE_OWNER_URL alone"
+            f"the login {name} of TRADING_INTENTS_{setting} is a superuser, who sees every "
+            "organization's rows: make a login of its own (CREATE ROLE trading_intents LOGIN "
+            f"PASSWORD '...') for it, and name {name} in TRADING_INTENTS_DATABASE_OWNER_URL alone"
         )
-    name: str = row["name"]
     return name

@@ -1,6 +1,5 @@
 """A bounded pool of open connections, the most recently used first, for which organizations wait in
-a fair queue. It is our own because every request uses it: an idle connection is taken without an
-await (decision 0026)."""
+a fair queue. It is our own, so that an idle one is taken without an await (decision 0026)."""
 
 import asyncio
 import contextlib
@@ -11,7 +10,7 @@ from typing import Any
 
 import asyncpg
 
-from trading_intents.loops import FairQueue, LoopTurns
+from trading_intents.loops import FairQueue, LoopSlots
 from trading_intents.secret import Secret
 from trading_intents.trading import FrozenStruct
 
@@ -43,6 +42,8 @@ _ARRAYS = {
     "uuid": (2951, 2950),
 }
 
+_NO_ARRAY_FIELDS = ("basetype", "range_subtype", "attrtypoids", "attrnames")
+
 # Positions in the write-ahead log are numbers here. A standby gives no row: it may be behind what
 # was read elsewhere.
 READ_SERVER = """
@@ -62,7 +63,7 @@ REPORT_LOST_TAIL = (
 )
 
 
-class DatabaseUrls(FrozenStruct, frozen=True):
+class DatabaseUrls(FrozenStruct):
     owner_url: Secret  # may migrate; the embedded server's superuser
     url: Secret  # becomes ti_service
     # Becomes ti_worker; the embedded server's logins cannot become each other's role.
@@ -72,14 +73,14 @@ class DatabaseUrls(FrozenStruct, frozen=True):
 class WalHistory:
     """The highest position in the write-ahead log that this process saw before a COMMIT that was
     confirmed. A server whose history ends there or below has lost a tail: the process uses it only
-    when its data were marked as after a restore, which renews the epoch (decision 0050)."""
+    when its data were stamped as after a restore, which renews the epoch (decision 0050)."""
 
     def __init__(self) -> None:
         self.seen = 0
         self._epoch = ""
         self._began: str | None = None
 
-    def note(self, position: str | bytes | None = None) -> None:
+    def note(self, position: str | bytes | None) -> None:
         self.seen = max(self.seen, int(position or 0))
 
     def find_lost_tail(self, seen: int, epoch: str, began: str | None, now: str) -> str | None:
@@ -91,8 +92,10 @@ class WalHistory:
             self._began = began
             self.seen = 0
         elif began is None or began != self._began:
-            if seen >= int(began or now):
-                return f"{seen:X} of the log was seen committed, the server's history ends at {int(began or now):X}"
+            end = int(began or now)
+            if seen >= end:
+                kept = f"the server's history ends at {end:X}"
+                return f"{seen:X} of the log was seen committed, {kept}"
             self._began = began
         return None
 
@@ -103,47 +106,41 @@ class WalHistory:
         row = await connection.fetchrow(READ_SERVER)
         if row is None:
             raise ConnectionError("the server is a standby")
-        if lost := self.find_lost_tail(seen, *row.values()):
-            await connection.execute(REPORT_LOST_TAIL, lost, row["epoch"])
+        epoch, began, now = row
+        if lost := self.find_lost_tail(seen, epoch, began, now):
+            await connection.execute(REPORT_LOST_TAIL, lost, epoch)
             raise ConnectionError(lost)
 
 
 def register_array_types(connection: Any) -> None:
     """Registers these types. Else the driver asks the server for each on each new connection, which
     takes 10 ms."""
-    connection._protocol.get_settings().register_data_types(
-        [
-            {
-                "oid": oid,
-                "ns": "pg_catalog",
-                "name": f"_{element}",
-                "kind": b"b",
-                "elemtype": element_oid,
-                "elemdelim": ",",
-                **dict.fromkeys(("basetype", "range_subtype", "attrtypoids", "attrnames")),
-            }
-            for element, (oid, element_oid) in _ARRAYS.items()
-        ]
-    )
+    types = []
+    for element, (oid, element_oid) in _ARRAYS.items():
+        array: dict[str, object] = dict.fromkeys(_NO_ARRAY_FIELDS)
+        array |= {"oid": oid, "ns": "pg_catalog", "name": f"_{element}", "kind": b"b"}
+        array |= {"elemtype": element_oid, "elemdelim": ","}
+        types.append(array)
+    connection._protocol.get_settings().register_data_types(types)
 
 
 @dataclass(eq=False, frozen=True, slots=True)
 class _Waiter:
     organization: Hashable
-    turn: "asyncio.Future[None]"
+    served: "asyncio.Future[None]"
 
 
 class ConnectionPool:
     """Callers who wait are served in turn by organization, None for those of no single one. Where
-    it `is_fair`, one organization has a third of the connections at most, and takes turns of the
-    event loop with the others."""
+    it `is_fair`, one organization has a third of the connections at most, and slots of the
+    event loop in turn with the others."""
 
     def __init__(self, connect: Callable[[], Awaitable[Any]], size: int, is_fair: bool) -> None:
         self._connect = connect
         self.size = size
         self._free = size
         self._per_organization = max(1, size // 3) if is_fair else size
-        self._turns = LoopTurns[Hashable]() if is_fair else None
+        self._slots = LoopSlots[Hashable]() if is_fair else None
         self._held: Counter[Hashable] = Counter()
         self._waiting = FairQueue[Hashable, _Waiter]()
         self._making = asyncio.Semaphore(MAKING_LIMIT)
@@ -169,11 +166,11 @@ class ConnectionPool:
             self._idle.append((connection, asyncio.get_running_loop().time()))
         self._release(organization)
 
-    async def take_turn(self, organization: Hashable) -> None:
-        """Waits for the organization's turn of the event loop: what was read is turned into an
+    async def take_slot(self, organization: Hashable) -> None:
+        """Waits for the organization's slot of the event loop: what was read is turned into an
         answer next."""
-        if self._turns and organization is not None:
-            await self._turns.take(organization)
+        if self._slots and organization is not None:
+            await self._slots.take(organization)
 
     async def close(self) -> None:
         """Waits for connections in use, then closes all; one still in use is terminated when it is
@@ -203,11 +200,11 @@ class ConnectionPool:
         waiter = _Waiter(organization, asyncio.get_running_loop().create_future())
         self._waiting.append(organization, waiter)
         try:
-            await waiter.turn
+            await waiter.served
         except BaseException:
             self._waiting.remove(organization, waiter)
-            if not waiter.turn.cancelled():
-                self._release(organization)  # its turn had come
+            if not waiter.served.cancelled():
+                self._release(organization)  # it was served
             raise
 
     def _release(self, organization: Hashable) -> None:
@@ -216,9 +213,9 @@ class ConnectionPool:
         if not self._held[organization]:
             del self._held[organization]
         while self._free and (waiter := self._waiting.pop(self._may_take)):
-            if not waiter.turn.done():  # it was cancelled and has not run yet
+            if not waiter.served.done():  # it was cancelled and has not run yet
                 self._count_taken(waiter.organization)
-                waiter.turn.set_result(None)
+                waiter.served.set_result(None)
         if self._free == self.size:
             self._all_free.set()
 
@@ -261,5 +258,5 @@ class PoolQuota:
         self._permits.release()
         self._connections.give_back(connection, organization)
 
-    async def take_turn(self, organization: Hashable) -> None:
-        await self._connections.take_turn(organization)
+    async def take_slot(self, organization: Hashable) -> None:
+        await self._connections.take_slot(organization)

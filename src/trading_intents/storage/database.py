@@ -26,6 +26,7 @@ from trading_intents.storage.connections import (
     register_array_types,
 )
 from trading_intents.telemetry import Log, Metrics
+from trading_intents.trading import FrozenStruct
 
 OWNER_ROLE = "ti_owner"
 SERVICE_ROLE = "ti_service"
@@ -49,16 +50,27 @@ WRITE_PROBE = (
 )
 RECONNECT_PAUSE_SECONDS = 0.1
 
+# Where one of them is off, the server may forget what it confirmed.
+DURABLE_SETTINGS = ("fsync", "synchronous_commit")
+
 Row = Mapping[str, Any]
 Plans = Literal["by_key", "fresh"]
 # How sessions plan, so that no plan depends on how large the tables were when it was made (decision
 # 0039).
-_AVOIDED_PLANS = ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin")
 PLANS_BY_KEY = (
     "plan_cache_mode = force_generic_plan",
-    *(f"{name} = off" for name in _AVOIDED_PLANS),
+    "enable_seqscan = off",
+    "enable_bitmapscan = off",
+    "enable_hashjoin = off",
+    "enable_mergejoin = off",
 )
-_FRESH_PLANS = ("plan_cache_mode = force_custom_plan", *(f"{name} = on" for name in _AVOIDED_PLANS))
+_FRESH_PLANS = (
+    "plan_cache_mode = force_custom_plan",
+    "enable_seqscan = on",
+    "enable_bitmapscan = on",
+    "enable_hashjoin = on",
+    "enable_mergejoin = on",
+)
 Isolation = Literal["read committed", "repeatable read", "serializable"]
 
 LOST = (
@@ -113,7 +125,7 @@ def pack_array(values: Sequence[str | None]) -> str:
     assert joined.count("\x1f") == len(values) - 1, (
         "a value holds the separator, or there is no value"
     )
-    assert joined.count("\x1e") == values.count(None), "a value holds the mark of NULL"
+    assert joined.count("\x1e") == values.count(None), "a value holds the sign of NULL"
     return joined
 
 
@@ -171,10 +183,10 @@ class Pool:
         read_only: bool = False,
         isolation: Isolation = "read committed",
         plans: Plans = "by_key",
-        turn: Hashable = None,
+        slot: Hashable = None,
     ) -> AsyncIterator[Tx]:
         """Commits at the end, rolls back on an error. Sees the tenant rows of these organizations
-        only. Without one organization, those with an equal `turn` wait in one line for a
+        only. Without one organization, those with an equal `slot` wait in one line for a
         connection.
 
         `plans` says how statements are planned. "by_key": once, and through indexes whatever the
@@ -185,8 +197,8 @@ class Pool:
         when the connection was lost during the commit.
         """
         if len(organizations) == 1:
-            turn = organizations[0]
-        connection = await self._take(turn)
+            slot = organizations[0]
+        connection = await self._take(slot)
         try:
             await _begin(connection, organizations, read_only, isolation, plans)
             try:
@@ -203,8 +215,8 @@ class Pool:
             if position and self._history:
                 self._history.note(position)
         finally:
-            self._give_back(connection, turn)
-        await self._connections.take_turn(turn)
+            self._give_back(connection, slot)
+        await self._connections.take_slot(slot)
 
     async def healthy(self) -> bool:
         """Whether the database answers and its disk has room, within HEALTH_LIMIT_SECONDS."""
@@ -222,12 +234,12 @@ class Pool:
         except (PlatformError, *CONNECTION_ERRORS):
             return False
 
-    async def _take(self, turn: Hashable = None) -> Any:
+    async def _take(self, slot: Hashable = None) -> Any:
         now = asyncio.get_running_loop().time
         if now() < self._away_until_seconds:
             raise Unavailable("the database cannot be reached")
         try:
-            connection = await self._connections.take(ACQUIRE_LIMIT_SECONDS, turn)
+            connection = await self._connections.take(ACQUIRE_LIMIT_SECONDS, slot)
         except CANNOT_CONNECT as error:
             if not isinstance(error, (TimeoutError, asyncpg.InsufficientResourcesError)):
                 # Pause between reconnects so that a recovering server is not flooded.
@@ -236,21 +248,21 @@ class Pool:
         self._in_use.inc()
         return connection
 
-    def _give_back(self, connection: Any, turn: Hashable = None) -> None:
+    def _give_back(self, connection: Any, slot: Hashable = None) -> None:
         self._in_use.dec()
-        self._connections.give_back(connection, turn)
+        self._connections.give_back(connection, slot)
 
 
 @dataclass(frozen=True, slots=True)
 class Database:
     """`stream` has the service's role and connections of its own, so that reading history delays no
     request.
-    `marking` is the worker's, and also there when a server has lost a tail."""
+    `restoring` is the worker's, and also there when a server has lost a tail."""
 
     service: Pool
     stream: Pool
     _worker: Pool | None
-    marking: Pool | None = None
+    restoring: Pool | None = None
 
     @property
     def worker(self) -> Pool:
@@ -287,13 +299,15 @@ async def open_database(
         stream = await stack.enter_async_context(
             open_pool(url, SERVICE_ROLE, pool_size, metrics, history)
         )
-        worker = marking = None
+        worker = restoring = None
         if needs_worker:
-            login = (worker_url or url, WORKER_ROLE)
-            worker = await stack.enter_async_context(open_pool(*login, pool_size, metrics, history))
-            marking = await stack.enter_async_context(open_pool(*login, 1, metrics))
+            login = worker_url or url
+            worker = await stack.enter_async_context(
+                open_pool(login, WORKER_ROLE, pool_size, metrics, history)
+            )
+            restoring = await stack.enter_async_context(open_pool(login, WORKER_ROLE, 1, metrics))
         log.debug("database opened", pool_size=pool_size)
-        yield Database(service, stream, worker, marking)
+        yield Database(service, stream, worker, restoring)
 
 
 @contextlib.contextmanager
@@ -341,24 +355,31 @@ async def open_pool(
         await connections.close()
 
 
+class _Session(FrozenStruct):
+    sees_all: bool
+    version: int
+    fsync: str
+    synchronous_commit: str
+
+
 async def _init_session(connection: Any, role: str) -> None:
     await connection.execute(";".join(session_setup(role, LOCK_LIMIT_SECONDS)))
     query = """
-        SELECT rolsuper OR rolbypassrls OR pg_has_role(rolname, $1, 'MEMBER') AS mighty,
+        SELECT rolsuper OR rolbypassrls OR pg_has_role(rolname, $1, 'MEMBER') AS sees_all,
                current_setting('server_version_num')::int AS version,
                current_setting('fsync') AS fsync,
                current_setting('synchronous_commit') AS synchronous_commit
         FROM pg_roles WHERE rolname = current_user
     """
-    row = await connection.fetchrow(query, OWNER_ROLE)
-    if row["mighty"]:
+    session = _Session(**await connection.fetchrow(query, OWNER_ROLE))
+    if session.sees_all:
         raise StartupRefused(
             f"database role {role} is a superuser, has BYPASSRLS or is {OWNER_ROLE}: take that away"
         )
-    if row["version"] < OLDEST_SERVER_VERSION:
+    if session.version < OLDEST_SERVER_VERSION:
         raise StartupRefused("the database is older than PostgreSQL 15")
-    for setting in ("fsync", "synchronous_commit"):
-        if row[setting] == "off":
+    for setting in DURABLE_SETTINGS:
+        if getattr(session, setting) == "off":
             raise StartupRefused(
                 f"the database has {setting} off and could forget what it confirmed: turn it on"
             )
@@ -367,8 +388,14 @@ async def _init_session(connection: Any, role: str) -> None:
 async def show_organizations(tx: Tx, organizations: Sequence[UUID]) -> None:
     """Lets the transaction see the rows of these tenants: for one that creates the organization
     itself."""
-    ids = ",".join(organization.hex for organization in organizations)
-    await tx.execute("SELECT set_config('trading_intents.organizations', $1, true)", f"{{{ids}}}")
+    await tx.execute(
+        "SELECT set_config('trading_intents.organizations', $1, true)", _array_of(organizations)
+    )
+
+
+def _array_of(organizations: Sequence[UUID]) -> str:
+    """The hex of a UUID needs no quoting."""
+    return f"{{{','.join(organization.hex for organization in organizations)}}}"
 
 
 async def _begin(
@@ -378,11 +405,10 @@ async def _begin(
     isolation: Isolation,
     plans: Plans,
 ) -> None:
-    # One round trip. The hex of a UUID needs no quoting.
-    ids = ",".join(organization.hex for organization in organizations)
+    # One round trip.
     begin = (
         f"BEGIN ISOLATION LEVEL {isolation} {'READ ONLY' if read_only else 'READ WRITE'};"
-        f"SELECT set_config('trading_intents.organizations', '{{{ids}}}', true)"
+        f"SELECT set_config('trading_intents.organizations', '{_array_of(organizations)}', true)"
     )
     if plans == "fresh":
         begin += "".join(f";SET LOCAL {setting}" for setting in _FRESH_PLANS)

@@ -1,6 +1,5 @@
-"""Group commits: items that wait are written in one transaction, whose reads are one round trip,
-and whose writes and COMMIT another. Asks how a commit ended whose answer was lost. Knows no
-table."""
+"""Group commits: items that wait are written in one transaction, in two round trips. Asks how a
+commit ended whose answer was lost. Knows no table."""
 
 import asyncio
 import contextlib
@@ -13,7 +12,7 @@ import asyncpg
 
 from trading_intents.errors import OutcomeUnknown, PlatformError, Unavailable
 from trading_intents.loops import stop_tasks
-from trading_intents.storage.database import Pool, Tx
+from trading_intents.storage.database import Pool, Row, Tx
 from trading_intents.storage.pipeline import (
     ConnectionDropped,
     ConnectionLost,
@@ -55,12 +54,16 @@ class PoolTransaction:
         replies = []
         for sql, arguments in statements:
             rows = await self._tx.fetch(sql, *arguments)
-            texts = [
-                tuple(None if each is None else str(each).encode() for each in row.values())
-                for row in rows
-            ]
-            replies.append(Reply("", texts))
+            replies.append(Reply("", [_encode_row(row) for row in rows]))
         return replies
+
+
+def _encode_row(row: Row) -> tuple[bytes | None, ...]:
+    return tuple(map(_encode_value, row.values()))
+
+
+def _encode_value(value: object) -> bytes | None:
+    return None if value is None else str(value).encode()
 
 
 class PipelinedTransaction:
@@ -104,12 +107,12 @@ class GroupTransactions:
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[PipelinedTransaction]:
         """Rolls back unless it was committed. Unavailable: nothing was recorded."""
-        async with self._turn:
+        async with self._lock:
             connection = await self._pipeline.connect()
             transaction = PipelinedTransaction(connection)
             try:
@@ -184,11 +187,11 @@ class GroupCommit(Generic[Item, Result]):
         self._task: asyncio.Task[None] | None = None
 
     async def put(self, item: Item) -> Result:
-        settled: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._waiting.append((item, settled))
+        written: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, written))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
-        return await settled
+        return await written
 
     async def close(self) -> None:
         await stop_tasks(self._task)
@@ -200,9 +203,9 @@ class GroupCommit(Generic[Item, Result]):
             while self._waiting and weight < MAX_BATCH:
                 batch.append(self._waiting.popleft())
                 weight += self._weigh(batch[-1][0])
-            await self._settle(batch)
+            await self._write(batch)
 
-    async def _settle(
+    async def _write(
         self, batch: list[tuple[Item, asyncio.Future[Result]]], is_second: bool = False
     ) -> None:
         batch = [each for each in batch if not each[1].done()]
@@ -213,16 +216,13 @@ class GroupCommit(Generic[Item, Result]):
         except Exception as error:
             if not is_second and not isinstance(error, PlatformError):
                 for each in batch:
-                    await self._settle([each], is_second=True)
+                    await self._write([each], is_second=True)
                 return
-            for _, settled in batch:
-                if not settled.done():  # the caller may have been cancelled
-                    settled.set_exception(error)
-            return
-        for (_, settled), result in zip(batch, results, strict=True):
-            if settled.done():
+            results = [error] * len(batch)
+        for (_, written), result in zip(batch, results, strict=True):
+            if written.done():  # its caller was cancelled
                 continue
             if isinstance(result, Exception):
-                settled.set_exception(result)
+                written.set_exception(result)
             else:
-                settled.set_result(result)
+                written.set_result(result)

@@ -21,8 +21,8 @@ from trading_intents.trading import FrozenStruct
 
 FOLDER = Path(__file__).with_name("migrations")
 CONNECT_LIMIT_SECONDS = 5.0
-TURN_LIMIT_SECONDS = 300
-TURN_PAUSE_SECONDS = 0.1
+OTHERS_LIMIT_SECONDS = 300  # while another process migrates
+OTHERS_PAUSE_SECONDS = 0.1
 STATEMENT_LIMIT_SECONDS = 300
 STEP_LIMIT_SECONDS = 86_400.0  # an index of a large table takes long, and locks nobody out
 # Others wait behind who waits for a lock: it is asked for briefly, and often. An autovacuum may
@@ -35,25 +35,47 @@ ANSWER_LIMIT_SECONDS = 310.0
 PREPARE_ATTEMPTS = 5
 ADVISORY_LOCK = 7_469_001
 TABLE = ("public", "schema_migrations")
+BASELINE = 1
 STEPS = "-- In steps"  # begins a file that is applied step by step
 
 _CHANGED_ROWS = re.compile(r"(INSERT 0|UPDATE|DELETE) [1-9]")  # in the answer to a statement
 _NO_STATEMENT = re.compile(r"--[^\n]*|'[^']*'|\$(\w*)\$.*?\$\1\$", re.DOTALL)
+_STEP = re.compile(r"^\w.*?;$", re.DOTALL | re.MULTILINE)
+_MADE = re.compile(r"CREATE (?:TABLE|(?:UNIQUE )?INDEX CONCURRENTLY) (?:IF NOT EXISTS )?(\w+)")
 # What statements lock of a table that is there before, the strongest first. Rows that are written
 # are locked besides.
 _LOCKS = {
-    "ACCESS EXCLUSIVE": r"(?:ALTER|DROP) TABLE (?:IF EXISTS |ONLY )*(\w+)\b(?! VALIDATE| SET \()"
-    r"|DROP INDEX (?!CONCURRENTLY)(\w+)|(?:CREATE|ALTER|DROP) POLICY \w+ ON (\w+)|DROP TRIGGER \w+ ON (\w+)"
-    r"|LOCK TABLE (\w+) IN ACCESS EXCLUSIVE",
-    "SHARE ROW EXCLUSIVE": r"CREATE (?:CONSTRAINT )?TRIGGER .*? ON (\w+)|REFERENCES (\w+)|LOCK TABLE (\w+)",
-    "SHARE": r"CREATE (?:UNIQUE )?INDEX \w+ ON (\w+)",
-    "SHARE UPDATE EXCLUSIVE": r"ALTER TABLE (\w+) (?:VALIDATE|SET \()|DROP INDEX CONCURRENTLY IF EXISTS (\w+)"
-    r"|CREATE (?:UNIQUE )?INDEX CONCURRENTLY \w+ ON (\w+)",
-    "ROW EXCLUSIVE": r"(?:INSERT INTO|UPDATE|DELETE FROM) (?:ONLY )?(\w+)",
+    "ACCESS EXCLUSIVE": (
+        r"(?:ALTER|DROP) TABLE (?:IF EXISTS |ONLY )*(\w+)\b(?! VALIDATE| SET \()",
+        r"DROP INDEX (?!CONCURRENTLY)(\w+)",
+        r"(?:CREATE|ALTER|DROP) POLICY \w+ ON (\w+)",
+        r"DROP TRIGGER \w+ ON (\w+)",
+        r"LOCK TABLE (\w+) IN ACCESS EXCLUSIVE",
+    ),
+    "SHARE ROW EXCLUSIVE": (
+        r"CREATE (?:CONSTRAINT )?TRIGGER .*? ON (\w+)",
+        r"REFERENCES (\w+)",
+        r"LOCK TABLE (\w+)",
+    ),
+    "SHARE": (r"CREATE (?:UNIQUE )?INDEX \w+ ON (\w+)",),
+    "SHARE UPDATE EXCLUSIVE": (
+        r"ALTER TABLE (\w+) (?:VALIDATE|SET \()",
+        r"DROP INDEX CONCURRENTLY IF EXISTS (\w+)",
+        r"CREATE (?:UNIQUE )?INDEX CONCURRENTLY \w+ ON (\w+)",
+    ),
+    "ROW EXCLUSIVE": (
+        r"(?:INSERT INTO|DELETE FROM) (?:ONLY )?(\w+)",
+        r"UPDATE (?:ONLY )?(\w+) (?:(?:AS )?\w+ )?SET\b",
+    ),
 }
 
 
-class Migration(FrozenStruct, frozen=True):
+class AppliedMigration(FrozenStruct):
+    version: int
+    sha256: str
+
+
+class Migration(FrozenStruct):
     version: int
     name: str
     text: str
@@ -66,27 +88,20 @@ class Migration(FrozenStruct, frozen=True):
     def steps(self) -> list[str]:
         """Its statements, if each is to commit before the next begins, and an INSERT, UPDATE or
         DELETE to run until it changes nothing. Empty: one transaction has them all."""
-        return (
-            re.findall(r"^\w.*?;$", self.text, re.DOTALL | re.MULTILINE)
-            if self.text.startswith(STEPS)
-            else []
-        )
+        return _STEP.findall(self.text) if self.text.startswith(STEPS) else []
 
     def locks(self) -> dict[str, str]:
         """The strongest lock that it takes of each table, or of an index with its table, until it
         has committed; not of those that it makes itself."""
         statements = " ".join(_NO_STATEMENT.sub("''", self.text).split())
-        made = set(
-            re.findall(
-                r"CREATE (?:TABLE|(?:UNIQUE )?INDEX CONCURRENTLY) (?:IF NOT EXISTS )?(\w+)",
-                statements,
-            )
-        )
+        made = set(_MADE.findall(statements))
         found = dict[str, str]()
-        for mode, pattern in _LOCKS.items():
-            for match in re.finditer(rf"\b(?:{pattern})", statements):
-                found.setdefault(next(filter(None, match.groups())), mode)
-        return {table: mode for table, mode in found.items() if table not in made}
+        for mode, patterns in _LOCKS.items():
+            for pattern in patterns:
+                for table in re.findall(rf"\b{pattern}", statements):
+                    if table not in made:
+                        found.setdefault(table, mode)
+        return found
 
 
 async def migrate(
@@ -106,16 +121,17 @@ async def migrate(
     """
     files = read_files(folder)
     applied: list[str] = []
-    login_name = await _name_of(login_url, "DATABASE_URL")
-    worker_name = (
-        await _name_of(worker_url or login_url, "DATABASE_WORKER_URL") if needs_worker else None
-    )
+    login = await _name_of(login_url, "DATABASE_URL")
+    worker = None
+    if needs_worker:
+        worker = await _name_of(worker_url or login_url, "DATABASE_WORKER_URL")
     async with connected(owner_url) as owner:
         if not may_create and not await _applied(owner):
             raise DatabaseMissing(
                 "the database has no tables of ours: `trading-intents migrate` makes them"
             )
-        await _prepare(owner, login_name, worker_name, migrating=bool(await _missing(owner, files)))
+        is_behind = bool(await _missing(owner, files))
+        await _prepare(owner, login, worker, is_behind)
         while await _missing(owner, files):
             name = await _apply_next(owner, files)
             if name:
@@ -145,14 +161,12 @@ async def list_missing(url: Secret, folder: Path = FOLDER) -> Sequence[Migration
 
 
 def read_files(folder: Path) -> list[Migration]:
-    files = [
-        Migration(_version(path), path.name, path.read_text())
-        for path in sorted(folder.glob("*.sql"))
-    ]
-    for position, file in enumerate(files, 1):
-        if file.version != position:
+    paths = sorted(folder.glob("*.sql"))
+    files = [Migration(_version(path), path.name, path.read_text()) for path in paths]
+    for number, file in enumerate(files, 1):
+        if file.version != number:
             raise StartupRefused(
-                f"migration {file.name} should have number {position:04}: there is a gap or a double"
+                f"migration {file.name} should have number {number:04}: there is a gap or a double"
             )
     return files
 
@@ -160,72 +174,84 @@ def read_files(folder: Path) -> list[Migration]:
 def _version(path: Path) -> int:
     match = re.match(r"(\d{4})_[a-z0-9_]+\.sql\Z", path.name)
     if match is None:
-        raise StartupRefused(f"migration {path.name}: name it like 0001_foundation.sql")
+        raise StartupRefused(f"migration {path.name}: name it like 0001_baseline.sql")
     return int(match[1])
 
 
 async def _missing(connection: Any, files: Sequence[Migration]) -> Sequence[Migration]:
-    rows = await _applied(connection)
-    for row, file in zip(rows, files, strict=False):
-        if row["version"] != file.version:
+    applied = await _applied(connection)
+    for row, file in zip(applied, files, strict=False):
+        if row.version != file.version:
             raise StartupRefused(
                 f"the database lacks migration {file.name} but has later ones: restore it"
             )
-        if row["sha256"] != file.sha256:
-            raise StartupRefused(
-                f"migration {file.name} was changed after it was applied: put it back, add a "
-                "new one"
-            )
-    return files[len(rows) :]
+        if row.sha256 != file.sha256:
+            raise StartupRefused(_explain_change(file))
+    return files[len(applied) :]
 
 
-async def _applied(connection: Any) -> Sequence[database.Row]:
+def _explain_change(file: Migration) -> str:
+    if file.version == BASELINE:
+        return (
+            f"the database was made by a build with another {file.name}, and nothing brings it up "
+            "to date: export what you need with that build, then drop the database (if it is "
+            "embedded, remove the folder TRADING_INTENTS_DATA_DIR names) and start anew"
+        )
+    return f"migration {file.name} was changed after it was applied: put it back, add a new one"
+
+
+async def _applied(connection: Any) -> list[AppliedMigration]:
     # Not to_regclass: it reads a cache, which waiting for the advisory lock does not refresh.
     if not await connection.fetchval(
         "SELECT count(*) FROM pg_tables WHERE (schemaname, tablename) = ($1, $2)", *TABLE
     ):
-        return ()
-    rows: list[database.Row] = await connection.fetch(
+        return []
+    rows = await connection.fetch(
         "SELECT version, sha256 FROM public.schema_migrations ORDER BY version"
     )
-    return rows
+    return [AppliedMigration(**row) for row in rows]
 
 
 async def _apply_next(owner: Any, files: Sequence[Migration]) -> str:
     """Applies one file. Gives an empty text when another process was faster."""
-    await _take_turn(owner)
-    name = ""
-    if todo := await _missing(owner, files):
-        file = todo[0]
-        name = todo[0].name
-        await owner.execute(
-            f"""
-                SET ROLE {database.OWNER_ROLE}; SET search_path = public;
-                SET lock_timeout = {LOCK_LIMIT_MILLIS};
-            """
-            f"SET statement_timeout = '{STATEMENT_LIMIT_SECONDS}s'"
-        )
-        if file.steps:  # rows that a policy hides would look like rows that are done
-            await owner.execute("SET statement_timeout = 0; SET row_security = off")
-        for step in file.steps:
-            while _CHANGED_ROWS.match(
-                await _patiently(owner.execute, step, timeout=STEP_LIMIT_SECONDS)
-            ):
-                pass
-        await _patiently(_finish, owner, file)
+    await _take_lock(owner)
+    missing = await _missing(owner, files)
+    if missing:
+        await _apply(owner, missing[0])
     await owner.execute(f"RESET ROLE; RESET ALL; SELECT pg_advisory_unlock({ADVISORY_LOCK})")
-    return name
+    return missing[0].name if missing else ""
+
+
+async def _apply(owner: Any, file: Migration) -> None:
+    await owner.execute(
+        f"""
+        SET ROLE {database.OWNER_ROLE};
+        SET search_path = public;
+        SET lock_timeout = {LOCK_LIMIT_MILLIS};
+        SET statement_timeout = '{STATEMENT_LIMIT_SECONDS}s'
+        """
+    )
+    if file.steps:  # rows that a policy hides would look like rows that are done
+        await owner.execute("SET statement_timeout = 0; SET row_security = off")
+    for step in file.steps:
+        answer = "UPDATE 1"
+        while _CHANGED_ROWS.match(answer):
+            answer = await _patiently(owner.execute, step, timeout=STEP_LIMIT_SECONDS)
+    await _patiently(_finish, owner, file)
 
 
 async def _finish(owner: Any, file: Migration) -> None:
     async with owner.transaction():
         if not file.steps:
             # The server's limit is for each statement.
-            await owner.execute(
-                file.text, timeout=ANSWER_LIMIT_SECONDS * (1 + file.text.count(";"))
-            )
-        query = "INSERT INTO public.schema_migrations (version, name, sha256) VALUES ($1, $2, $3)"
-        await owner.execute(query, file.version, file.name, file.sha256)
+            limit_seconds = ANSWER_LIMIT_SECONDS * (1 + file.text.count(";"))
+            await owner.execute(file.text, timeout=limit_seconds)
+        await owner.execute(
+            "INSERT INTO public.schema_migrations (version, name, sha256) VALUES ($1, $2, $3)",
+            file.version,
+            file.name,
+            file.sha256,
+        )
 
 
 async def _patiently(work: Callable[..., Awaitable[Any]], *arguments: Any, **named: Any) -> Any:
@@ -236,24 +262,25 @@ async def _patiently(work: Callable[..., Awaitable[Any]], *arguments: Any, **nam
     return await work(*arguments, **named)
 
 
-async def _take_turn(owner: Any) -> None:
+async def _take_lock(owner: Any) -> None:
     """Asks again and again: who waits for the lock has a snapshot, and CREATE INDEX CONCURRENTLY
     would wait for that. The lock is given back with the connection, if not before."""
+    query = f"SELECT pg_try_advisory_lock({ADVISORY_LOCK})"
     try:
-        async with asyncio.timeout(TURN_LIMIT_SECONDS):
-            while not await owner.fetchval(f"SELECT pg_try_advisory_lock({ADVISORY_LOCK})"):  # noqa: ASYNC110 - nothing signals it
-                await asyncio.sleep(TURN_PAUSE_SECONDS)
+        async with asyncio.timeout(OTHERS_LIMIT_SECONDS):
+            while not await owner.fetchval(query):  # noqa: ASYNC110 - nothing signals it
+                await asyncio.sleep(OTHERS_PAUSE_SECONDS)
     except TimeoutError:
         raise Unavailable(
             "another process has been migrating the database for minutes; start again later"
         ) from None
 
 
-async def _prepare(owner: Any, login: str, worker: str | None, migrating: bool) -> None:
+async def _prepare(owner: Any, login: str, worker: str | None, is_behind: bool) -> None:
     """Makes the roles. They belong to the whole server, so another database's migration may be
     making them at the same time."""
     for attempt in range(1, PREPARE_ATTEMPTS + 1):
-        statements = await _unprepared(owner, login, worker, migrating)
+        statements = await _unprepared(owner, login, worker, is_behind)
         try:
             for statement in statements:
                 await owner.execute(statement)
@@ -272,7 +299,7 @@ async def _prepare(owner: Any, login: str, worker: str | None, migrating: bool) 
                 raise
 
 
-async def _unprepared(owner: Any, login: str, worker: str | None, migrating: bool) -> list[str]:
+async def _unprepared(owner: Any, login: str, worker: str | None, is_behind: bool) -> list[str]:
     """Gives the statements that are still needed, so that a login without rights can start when
     there are none."""
     query = """
@@ -306,10 +333,10 @@ async def _unprepared(owner: Any, login: str, worker: str | None, migrating: boo
         database.SERVICE_ROLE,
         database.WORKER_ROLE,
         login,
-        migrating,
+        is_behind,
         worker,
     )
-    return [row["statement"] for row in rows]
+    return [statement for (statement,) in rows]
 
 
 @contextlib.asynccontextmanager

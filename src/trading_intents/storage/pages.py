@@ -17,6 +17,7 @@ TIME_MARGIN = timedelta(seconds=5)
 # PostgreSQL makes the texts of `amount_text` and `rfc3339` in a fraction of the event loop's time
 # for them.
 _TEXTS = {
+    "uuid": "{0}::text AS {0}",
     "numeric": "trim_scale({0})::text AS {0}",
     "timestamptz": """to_char({0} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') AS {0}""",
 }
@@ -38,12 +39,14 @@ class PageRequest(Protocol):
 
 
 def shown_columns(types: Mapping[str, str]) -> str:
-    """The columns of these names and types, with amounts and times in the form in which the
+    """The columns of these names and types, with ids, amounts and times in the form in which the
     platform sends them."""
     return ", ".join(_TEXTS.get(kind, "{0}").format(name) for name, kind in types.items())
 
 
-async def fetch_page(tx: Tx, query: str, key: str, page: PageRequest, *args: object) -> list[Row]:
+async def fetch_page(
+    tx: Tx, query: str, page: PageRequest, *args: object, key: str = "id"
+) -> list[Row]:
     """`query` ends with its conditions, which take `args`; `key` is unique among its rows, and
     leads to them by an index."""
     number = len(args) + 1
@@ -74,6 +77,11 @@ class SeqLog(NamedTuple):
     condition: str = "true"
 
 
+class _FoundBound(NamedTuple):
+    name: str  # start or end
+    low: int  # the first seq at or after its time
+
+
 class SeqRange(NamedTuple):
     """The seqs of a page: `first` and those above it, below `end`."""
 
@@ -90,9 +98,11 @@ async def find_range(
     end = NO_END
     if times != TimeRange():
         rows = await tx.fetch(_FIND_SEQS.format(**log._asdict()), account_id, *times, TIME_MARGIN)
-        found = {row["name"]: row["low"] for row in rows}
-        first = max(found.get("start", FIRST_SEQ), FIRST_SEQ)
-        end = found.get("end", end)
+        for found in [_FoundBound(**row) for row in rows]:
+            if found.name == "start":
+                first = max(found.low, FIRST_SEQ)
+            else:
+                end = found.low
     if page.after is None:
         return SeqRange(first, end)
     return (

@@ -9,7 +9,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from itertools import islice
 from types import UnionType
-from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 import psycopg
@@ -58,23 +58,28 @@ def json_text(rows: object) -> str:
 
 
 _TYPES: Mapping[object, str] = {
-    **{IdText: "uuid", int: "bigint", Decimal: "numeric"},
-    **{bool: "boolean", datetime: "timestamptz", date: "date"},
+    IdText: "uuid",
+    int: "bigint",
+    Decimal: "numeric",
+    bool: "boolean",
+    datetime: "timestamptz",
+    date: "date",
 }
 
 
 def column_types(struct: type[msgspec.Struct], *left_out: str) -> dict[str, str]:
     """The type of the column in which each field is stored; tuples are of texts without commas."""
-    hints = {name: hint for name, hint in get_type_hints(struct).items() if name not in left_out}
-    kinds = {
-        name: get_args(hint)[0] if isinstance(hint, UnionType) else hint
-        for name, hint in hints.items()
-    }
-    types = {
-        name: "text[]" if get_origin(kind) is tuple else _TYPES.get(kind, "text")
-        for name, kind in kinds.items()
-    }
-    return {name: types[name] for name in struct.__struct_fields__ if name in types}
+    hints = get_type_hints(struct)
+    types = {}
+    for name in struct.__struct_fields__:
+        if name not in left_out:
+            types[name] = _column_type(hints[name])
+    return types
+
+
+def _column_type(hint: object) -> str:
+    kind = get_args(hint)[0] if isinstance(hint, UnionType) else hint
+    return "text[]" if get_origin(kind) is tuple else _TYPES.get(kind, "text")
 
 
 class RowParameters:
@@ -86,52 +91,66 @@ class RowParameters:
         from `first`."""
         self._types = list(types.values())
         self.columns = ", ".join(types)
-        casts = [f"::{kind}[]".replace("text[][]", "text[]") for kind in self._types]
-        sent = enumerate(zip(types, casts, strict=True), first)
-        self._arrays = {name: (f"from_column(${number})", cast) for number, (name, cast) in sent}
-        arrays = ", ".join(array + cast for array, cast in self._arrays.values())
-        values = [
-            f"string_to_array({name}, ',') AS {name}" if types[name] == "text[]" else name
-            for name in types
-        ]
+        self._casts: dict[str, str] = {}
+        self._arrays: dict[str, str] = {}
+        values = []
+        for number, (name, kind) in enumerate(types.items(), first):
+            is_array = kind == "text[]"  # sent as a text
+            self._casts[name] = "::text[]" if is_array else f"::{kind}[]"
+            self._arrays[name] = f"from_column(${number}){self._casts[name]}"
+            values.append(f"string_to_array({name}, ',') AS {name}" if is_array else name)
+        arrays = ", ".join(self._arrays.values())
         unnested = f"unnest({arrays}) WITH ORDINALITY AS sent ({self.columns}, ordinality)"
-        self.rows = f"(SELECT {', '.join(values)}, ordinality FROM {unnested})"  # noqa: S608 - our own names
+        texts = ", ".join(values)
+        self.rows = f"(SELECT {texts}, ordinality FROM {unnested})"  # noqa: S608 - our own
 
     def any_of(self, alias: str, *names: str) -> str:
         """The condition that an UPDATE names beside its join, so that its rows are probed, whatever
         the planner thinks of the table's size. An array is read once, not for each row."""
-        arrays = [(name, *self._arrays[name]) for name in names]
-        return " AND ".join(
-            f"{alias}.{name} = ANY ((SELECT {array}{cast}){cast})" for name, array, cast in arrays
-        )
+        conditions = []
+        for name in names:
+            array = f"(SELECT {self._arrays[name]}){self._casts[name]}"
+            conditions.append(f"{alias}.{name} = ANY ({array})")
+        return " AND ".join(conditions)
 
     def pack(self, rows: Iterable[Sequence[Any]]) -> tuple[str | None, ...]:
         """The parameters. Without a row each is NULL, of which unnest makes none."""
         columns = list(zip(*rows, strict=True)) or [()] * len(self._types)
-        return tuple(
-            pack_array(_texts(kind, values)) if values else None
-            for kind, values in zip(self._types, columns, strict=True)
-        )
+        kinds = zip(self._types, columns, strict=True)
+        return tuple([_pack(kind, values) for kind, values in kinds])
 
 
-def _texts(kind: str, values: Sequence[Any]) -> Sequence[str | None]:
-    if kind in ("text", "uuid"):
-        return values
+def _pack(kind: str, values: Sequence[Any]) -> str | None:
+    if not values:
+        return None
     if kind == "text[]":
-        return [",".join(each) for each in values]
-    return [None if each is None else str(each) for each in values]
+        values = [",".join(each) for each in values]
+    elif kind not in ("text", "uuid"):
+        values = [None if each is None else str(each) for each in values]
+    return pack_array(values)
 
 
-Row = tuple[bytes | None, ...]  # texts
+TextRow = tuple[bytes | None, ...]  # texts
+
+
+T = TypeVar("T")
 
 
 class Reply(NamedTuple):
     tag: str  # such as COMMIT
-    rows: list[Row]
+    rows: list[TextRow]
 
     def texts(self) -> list[list[Any]]:
         """The rows, decoded; each value is a text or None."""
-        return [[None if value is None else value.decode() for value in row] for row in self.rows]
+        return [_decode_row(row) for row in self.rows]
+
+    def parse(self, kind: type[T]) -> list[T]:
+        """The rows of one text each, which is JSON, without those that are NULL."""
+        return [msgspec.json.decode(text, type=kind) for (text,) in self.rows if text]
+
+
+def _decode_row(row: TextRow) -> list[Any]:
+    return [None if value is None else value.decode() for value in row]
 
 
 class StatementRefused(Exception):
@@ -358,10 +377,12 @@ class PipelineConnection:
             )
             pgconn.send_prepare(name, sql.encode())
         if arguments:
-            values = [each.encode() if isinstance(each, str) else each for each in arguments]
-            pgconn.send_query_prepared(
-                name, values, [_BINARY if type(each) is bytes else _TEXT for each in arguments]
-            )
+            values = []
+            formats = []
+            for each in arguments:
+                values.append(each.encode() if isinstance(each, str) else each)
+                formats.append(_BINARY if type(each) is bytes else _TEXT)
+            pgconn.send_query_prepared(name, values, formats)
         else:
             pgconn.send_query_prepared(name, None)
 
@@ -413,31 +434,41 @@ class PipelineConnection:
     def _keep(self, request: PipelineRequest, result: pq.abc.PGresult) -> None:
         match result.status:
             case pq.ExecStatus.TUPLES_OK:
-                columns = range(result.nfields)
-                rows = [
-                    tuple([result.get_value(row, c) for c in columns])
-                    for row in range(result.ntuples)
-                ]
-                request.replies.append(Reply("", rows))
+                request.replies.append(Reply("", _rows_of(result)))
             case pq.ExecStatus.COMMAND_OK:
                 # A prepared statement has a result without a tag.
                 if tag := result.command_status:
                     if self._history and tag == b"COMMIT":
-                        self._history.note(*(row[0] for row in request.replies.pop().rows))
+                        for (position,) in request.replies.pop().rows:
+                            self._history.note(position)
                     request.replies.append(Reply(tag.decode(), []))
             case pq.ExecStatus.FATAL_ERROR if request.error is None:
-                code = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
-                message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(
-                    errors="replace"
-                )
-                # An error without a code is not the server's: the connection is lost.
-                is_last = not code or code.startswith(FATAL_SQLSTATES)
-                refused = StatementRefused(code, message)
-                request.fail(ConnectionLost() if is_last else _unavailable(refused) or refused)
-                if is_last:
-                    self.close()
-                elif not refused.is_contention:
-                    self.close(ConnectionDropped())
+                self._fail(request, result)
+
+    def _fail(self, request: PipelineRequest, result: pq.abc.PGresult) -> None:
+        code = _error_text(result, pq.DiagnosticField.SQLSTATE)
+        # An error without a code is not the server's: the connection is lost.
+        if not code or code.startswith(FATAL_SQLSTATES):
+            request.fail(ConnectionLost())
+            self.close()
+            return
+        message = _error_text(result, pq.DiagnosticField.MESSAGE_PRIMARY)
+        refused = StatementRefused(code, message)
+        request.fail(_unavailable(refused) or refused)
+        if not refused.is_contention:
+            self.close(ConnectionDropped())
+
+
+def _rows_of(result: pq.abc.PGresult) -> list[TextRow]:
+    columns = range(result.nfields)
+    rows: list[TextRow] = []
+    for row in range(result.ntuples):
+        rows.append(tuple([result.get_value(row, column) for column in columns]))
+    return rows
+
+
+def _error_text(result: pq.abc.PGresult, field: pq.DiagnosticField) -> str:
+    return (result.error_field(field) or b"").decode(errors="replace")
 
 
 def _unavailable(refused: StatementRefused) -> PlatformError | None:

@@ -54,7 +54,7 @@ class TtlCache(Generic[K, V]):
 
     def _renew(self, key: K, entry: tuple[float, asyncio.Task[V | None]]) -> None:
         task = entry[1]
-        is_useful = not task.cancelled() and task.exception() is None and task.result() is not None
+        is_useful = _is_useful(task)
         if self._renewing.get(key) is not task:
             return  # the cache was cleared or read again meanwhile, so this value may be older
         del self._renewing[key]
@@ -68,7 +68,9 @@ class TtlCache(Generic[K, V]):
         entry[1].add_done_callback(lambda task: self._drop_useless(key, entry))
 
     def _drop_useless(self, key: K, entry: tuple[float, asyncio.Task[V | None]]) -> None:
-        task = entry[1]
-        useless = task.cancelled() or task.exception() is not None or task.result() is None
-        if useless and self._entries.get(key) is entry:
+        if not _is_useful(entry[1]) and self._entries.get(key) is entry:
             del self._entries[key]
+
+
+def _is_useful(task: "asyncio.Task[V | None]") -> bool:
+    return not task.cancelled() and task.exception() is None and task.result() is not None

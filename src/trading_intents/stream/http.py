@@ -103,10 +103,11 @@ def event_routes(gate: Gate, streams: Streams, log: Log) -> tuple[Route, ...]:
 
 
 def _kinds(text: str | None) -> frozenset[EventType]:
-    names = DEFAULT_KINDS if text is None else tuple(text.split(","))
-    unknown = next((name for name in names if name not in KINDS), None)
-    if unknown is not None:
-        raise ValidationFailed.at(
-            "?kinds", f"found {unknown[:40]!r}; use {either(KINDS)}, separated by commas"
-        )
-    return frozenset(KINDS[name] for name in names)
+    kinds = set()
+    for name in DEFAULT_KINDS if text is None else text.split(","):
+        if name not in KINDS:
+            raise ValidationFailed.at(
+                "?kinds", f"found {name[:40]!r}; use {either(KINDS)}, separated by commas"
+            )
+        kinds.add(KINDS[name])
+    return frozenset(kinds)

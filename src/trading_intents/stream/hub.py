@@ -3,7 +3,7 @@ committed events, skips none of them, and lets no subscriber wait for another.""
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
@@ -101,10 +101,10 @@ class OrganizationFeed:
         page = EventPage(events)
         count = 0
         for subscription_filter, members in self._groups.values():
-            selected = subscription_filter.select(page)
-            if selected:
-                batch = EventBatch([event.message for event in selected])
-                count += len(selected) * len(members)
+            messages = subscription_filter.select_messages(page)
+            if messages:
+                batch = EventBatch(messages)
+                count += len(messages) * len(members)
                 for subscriber in members:
                     subscriber.put(batch)
         self._remember(events)
@@ -120,10 +120,16 @@ class OrganizationFeed:
             self._recent_bytes -= len(self._recent.popleft().message.data)
 
     def is_backlogged(self, now: float) -> bool:
-        taking = [one for one in self._wanted if now - one.moved_at < STOPPED_SECONDS]
-        return bool(taking) and all(
-            one.events > BACKLOG_EVENTS or one.bytes > BACKLOG_BYTES for one in taking
-        )
+        is_any_taking = False
+        for subscriber in self._wanted:
+            if now - subscriber.moved_at < STOPPED_SECONDS:
+                if subscriber.events <= BACKLOG_EVENTS and subscriber.bytes <= BACKLOG_BYTES:
+                    return False
+                is_any_taking = True
+        return is_any_taking
+
+
+FeedPage = tuple[OrganizationFeed, list[LoggedEvent]]
 
 
 class Hub:
@@ -244,37 +250,44 @@ class Hub:
 
     async def _advance(self) -> float:
         """Hands on new events, page by page. Gives how long to wait for a wake-up after that."""
+        pause_seconds = POLL_SECONDS
         while self._feeds:
             now = asyncio.get_running_loop().time()
-            waiting = {
-                f.organization_id: f for f in self._feeds.values() if not f.is_backlogged(now)
-            }
-            async with self._pool.transaction(list(waiting), read_only=True) as tx:
-                epoch, heads = await event_log.read_heads(tx, list(waiting))
-                behind = [
-                    f for f in waiting.values() if heads.get(f.organization_id, 0) != f.position
-                ][:MAX_PAGES]
-                # A page reads faster the fewer the transaction names.
-                if behind and len(behind) < len(waiting):
-                    await show_organizations(tx, [f.organization_id for f in behind])
-                pages = [
-                    await event_log.read_after(
-                        tx, epoch, f.organization_id, f.position, PAGE_EVENTS
-                    )
-                    for f in behind
-                ]
+            waiting = [feed for feed in self._feeds.values() if not feed.is_backlogged(now)]
+            epoch, pages = await self._read_pages(waiting)
             if epoch != self._epoch:
                 self._forget(epoch)
                 continue
-            for feed, page in zip(behind, pages, strict=True):
+            has_more = len(pages) == MAX_PAGES
+            for feed, page in pages:
                 self._hand_on(feed, page)
                 self._requeue(feed)
+                has_more |= len(page) == PAGE_EVENTS
             # A commit from here on wakes the hub again.
-            if len(behind) < MAX_PAGES and all(len(page) < PAGE_EVENTS for page in pages):
-                self._metrics.stream_caught_up_at.set_to_current_time()
-                return POLL_SECONDS if len(waiting) == len(self._feeds) else BACKLOG_PAUSE_SECONDS
+            if not has_more:
+                if len(waiting) < len(self._feeds):
+                    pause_seconds = BACKLOG_PAUSE_SECONDS
+                break
         self._metrics.stream_caught_up_at.set_to_current_time()
-        return POLL_SECONDS
+        return pause_seconds
+
+    async def _read_pages(self, feeds: Sequence[OrganizationFeed]) -> tuple[UUID, list[FeedPage]]:
+        """Gives the epoch, and the next page of each feed that is behind."""
+        organizations = [feed.organization_id for feed in feeds]
+        async with self._pool.transaction(organizations, read_only=True) as tx:
+            epoch, heads = await event_log.read_heads(tx, organizations)
+            behind = [feed for feed in feeds if heads.get(feed.organization_id, 0) != feed.position]
+            behind = behind[:MAX_PAGES]
+            # A page reads faster the fewer the transaction names.
+            if behind and len(behind) < len(feeds):
+                await show_organizations(tx, [feed.organization_id for feed in behind])
+            pages = []
+            for feed in behind:
+                page = await event_log.read_after(
+                    tx, epoch, feed.organization_id, feed.position, PAGE_EVENTS
+                )
+                pages.append((feed, page))
+        return epoch, pages
 
     def _hand_on(self, feed: OrganizationFeed, page: list[LoggedEvent]) -> None:
         # A gap means that this process was stopped for longer than events are kept, or that rows of

@@ -2,9 +2,8 @@
 changed."""
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple
 from uuid import UUID
 
 from trading_intents.errors import InvalidCursor
@@ -13,7 +12,7 @@ from trading_intents.storage.database import Tx, pack_array
 from trading_intents.storage.pipeline import Statement
 from trading_intents.stream.model import Event, cursor_field
 from trading_intents.stream.text import Message
-from trading_intents.trading import Environment, FrozenStruct
+from trading_intents.trading import FrozenStruct
 
 KEEP_DAYS = 7
 DAYS_AHEAD = 3
@@ -42,30 +41,34 @@ def appending(events: Sequence[Event]) -> Statement:
         _APPEND,
         (
             pack_array(list(counts)),
-            pack_array(list(map(str, counts.values()))),
+            _pack_integers(counts.values()),
             pack_array([first.organization_id for first in accounts]),
             pack_array([first.account_id for first in accounts]),
             pack_array([first.environment for first in accounts]),
-            pack_array(list(map(str, packed))),
+            _pack_integers(packed),
             pack_array([event.symbol for event in events]),
             b"".join(payloads),
-            pack_array(list(map(str, accumulate(lengths[:-1], initial=1)))),
-            pack_array(list(map(str, lengths))),
+            _pack_integers(accumulate(lengths[:-1], initial=1)),
+            _pack_integers(lengths),
         ),
     )
+
+
+def _pack_integers(values: Iterable[int]) -> str:
+    return pack_array(list(map(str, values)))
 
 
 def _appending_few(events: Sequence[Event]) -> Statement:
     """For events of one account: plain values, which take the server half the time."""
     first = events[0]
     count = len(events)
-    rows = ", ".join(
-        (
-            f"({count - 1 - number}, ${3 * number + 4}::text::smallint, ${3 * number + 5}::text, "
-            f"${3 * number + 6}::bytea)"
-        )
-        for number in range(count)
-    )
+    rows = list[str]()
+    values: list[str | bytes] = [first.organization_id, first.account_id, first.environment]
+    for event in events:
+        below = count - 1 - len(rows)
+        at = len(values) + 1
+        rows.append(f"({below}, ${at}::text::smallint, ${at + 1}::text, ${at + 2}::bytea)")
+        values += (str(int(event.kind)), event.symbol, event.payload)
     sql = f"""
         WITH heads AS (
             INSERT INTO stream_heads AS head (organization_id, seq) VALUES ($1::text::uuid, {count})
@@ -75,12 +78,9 @@ def _appending_few(events: Sequence[Event]) -> Statement:
         INSERT INTO stream_events (organization_id, seq, account_id, environment, kind, symbol,
             payload)
         SELECT organization_id, seq - below, $2::text::uuid, $3::text, kind, symbol, payload
-        FROM heads, (VALUES {rows}) AS new (below, kind, symbol, payload)
+        FROM heads, (VALUES {", ".join(rows)}) AS new (below, kind, symbol, payload)
     """  # noqa: S608 - numbers of our own
-    values = (
-        value for event in events for value in (str(int(event.kind)), event.symbol, event.payload)
-    )
-    return Statement(sql, (first.organization_id, first.account_id, first.environment, *values))
+    return Statement(sql, tuple(values))
 
 
 _APPEND = """
@@ -89,7 +89,7 @@ _APPEND = """
         SELECT organization_id, count
         FROM unnest(from_column($1)::uuid[], from_column($2)::bigint[]) AS new (organization_id,
             count)
-        ORDER BY organization_id  -- as everywhere, so that two transactions never wait for each other
+        ORDER BY organization_id  -- as everywhere, so that transactions never wait for each other
         ON CONFLICT (organization_id) DO UPDATE SET seq = head.seq + excluded.seq
         RETURNING organization_id, seq
     )
@@ -135,14 +135,23 @@ def _pack_numbers(events: Sequence[Event]) -> tuple[dict[str, int], list[Event],
     return counts, accounts, packed
 
 
-class LoggedEvent(NamedTuple):
+class EventRow(FrozenStruct, kw_only=True):
+    seq: int
+    account_id: UUID | None
+    environment: str
+    kind: int
+    symbol: str
+    payload: bytes
+
+
+class LoggedEvent(FrozenStruct, kw_only=True):
     """An event of the log, ready to be sent: the same object for every subscriber. Without an
     account it is of the organization itself and goes to every scope and environment. `kind` is an
     EventType, or one of a later version."""
 
     seq: int
     account_id: UUID | None
-    environment: Environment
+    environment: str
     kind: int
     symbol: str
     message: Message
@@ -159,29 +168,41 @@ async def read_after(
     # Seqs are dense, so a range of them is a page, and no plan can read more. With ORDER BY and
     # LIMIT, a plan made for a young partition read and sorted all that followed, for every page.
     query = """
-        SELECT seq, nullif(account_id, organization_id), environment, kind, symbol, payload
+        SELECT seq, nullif(account_id, organization_id) AS account_id, environment, kind, symbol,
+            payload
         FROM stream_events
         WHERE organization_id = $1 AND seq > $2 AND seq <= $3
         ORDER BY seq
     """
-    rows = await tx.fetch(query, organization_id, seq, min(seq + limit, MAX_SEQ))
-    return [
-        LoggedEvent(
-            seq=number,
-            account_id=account_id,
-            environment=Environment(environment),
-            kind=kind,
-            symbol=symbol,
-            message=Message(payload + cursor_field(make_cursor(epoch, number))),
+    events = []
+    for found in await tx.fetch(query, organization_id, seq, min(seq + limit, MAX_SEQ)):
+        row = EventRow(**found)
+        message = Message(row.payload + cursor_field(make_cursor(epoch, row.seq)))
+        events.append(
+            LoggedEvent(
+                seq=row.seq,
+                account_id=row.account_id,
+                environment=row.environment,
+                kind=row.kind,
+                symbol=row.symbol,
+                message=message,
+            )
         )
-        for number, account_id, environment, kind, symbol, payload in (row.values() for row in rows)
-    ]
+    return events
 
 
 def is_dense(page: Sequence[LoggedEvent], after: int) -> bool:
     """Whether the page begins right after that seq and leaves none out: an organization's seqs have
     no holes."""
     return bool(page) and all(event.seq == seq for seq, event in enumerate(page, after + 1))
+
+
+class HeadRow(FrozenStruct):
+    """The epoch, with an organization's last seq if one of those that were named has events."""
+
+    epoch: UUID
+    organization_id: OrganizationId | None
+    seq: int | None
 
 
 async def read_heads(
@@ -193,10 +214,12 @@ async def read_heads(
         SELECT epoch, organization_id, seq
         FROM stream_epoch LEFT JOIN stream_heads ON organization_id = ANY ($1::uuid[])
     """
-    rows = await tx.fetch(query, organizations)
-    return rows[0]["epoch"], {
-        OrganizationId(row["organization_id"]): row["seq"] for row in rows if row["seq"]
-    }
+    rows = [HeadRow(**row) for row in await tx.fetch(query, organizations)]
+    heads = {}
+    for row in rows:
+        if row.organization_id and row.seq:
+            heads[row.organization_id] = row.seq
+    return rows[0].epoch, heads
 
 
 async def read_head(tx: Tx, organization_id: OrganizationId) -> tuple[UUID, int]:
@@ -237,7 +260,7 @@ async def renew_epoch(tx: Tx, who: str, reason: str) -> None:
     await tx.execute(query, who, reason)
 
 
-class Cursor(FrozenStruct, frozen=True):
+class Cursor(FrozenStruct):
     """A position in the log. A cursor from another epoch than the log's is invalid: its events are
     gone."""
 
@@ -255,7 +278,9 @@ def open_cursor(text: str) -> Cursor:
         raw = base64.urlsafe_b64decode(text[:CURSOR_CHARACTERS])
     except ValueError:
         raise InvalidCursor(_NO_CURSOR) from None
-    cursor = Cursor(UUID(bytes=raw[:16].ljust(16)), min(int.from_bytes(raw[16:]), MAX_SEQ))
+    epoch = UUID(bytes=raw[:16].ljust(16))
+    seq = int.from_bytes(raw[16:])
+    cursor = Cursor(epoch, min(seq, MAX_SEQ))
     # Decoding accepts several texts for one cursor, so compare with the encoding.
     if make_cursor(cursor.epoch, cursor.seq) != text:
         raise InvalidCursor(_NO_CURSOR)
@@ -264,9 +289,9 @@ def open_cursor(text: str) -> Cursor:
 
 async def make_partitions(tx: Tx) -> bool:
     """Makes the coming days' partitions. False: something was left to the next call."""
-    query = "SELECT late FROM stream_keep_partitions($1, $2)"
-    late = await tx.fetchval(query, DAYS_AHEAD, KEEP_DAYS, timeout=KEEP_LIMIT_SECONDS)
-    return not late
+    return not await tx.fetchval(
+        "SELECT late FROM stream_make_partitions($1)", DAYS_AHEAD, timeout=KEEP_LIMIT_SECONDS
+    )
 
 
 async def drop_partitions(tx: Tx) -> bool:

@@ -25,7 +25,7 @@ class EventType(IntEnum):
     HALT = 6
 
 
-class Event(FrozenStruct, frozen=True, kw_only=True):
+class Event(FrozenStruct, kw_only=True):
     """`payload` is a serialized TradingEvent without its cursor, which only the log can give.
 
     An event of the organization itself has the organization's id in place of an account's: every
@@ -48,18 +48,24 @@ def _numbers(enum: Any) -> Mapping[str | None, int | None]:
 
 # The name of the kind's field in TradingEvent, and which fields of its message are enums, and which
 # are times.
-_FIELDS: Any = trading_pb2.TradingEvent.DESCRIPTOR.fields_by_name
-_MESSAGES = {
-    kind: (kind.name.lower(), _FIELDS[kind.name.lower()].message_type.fields) for kind in EventType
-}
-_ENUMS = {
-    kind: [(each.name, _numbers(each.enum_type)) for each in fields if each.enum_type]
-    for kind, (_, fields) in _MESSAGES.items()
-}
-_TIMES = {
-    kind: [each.name for each in fields if each.message_type is Timestamp.DESCRIPTOR]
-    for kind, (_, fields) in _MESSAGES.items()
-}
+_NAMES = {kind: kind.name.lower() for kind in EventType}
+
+
+def _fields_of(kind: EventType) -> Any:
+    event: Any = trading_pb2.TradingEvent.DESCRIPTOR
+    return event.fields_by_name[_NAMES[kind]].message_type.fields
+
+
+def _enums_of(kind: EventType) -> list[tuple[str, Mapping[str | None, int | None]]]:
+    return [(each.name, _numbers(each.enum_type)) for each in _fields_of(kind) if each.enum_type]
+
+
+def _times_of(kind: EventType) -> list[str]:
+    return [each.name for each in _fields_of(kind) if each.message_type is Timestamp.DESCRIPTOR]
+
+
+_ENUMS = {kind: _enums_of(kind) for kind in EventType}
+_TIMES = {kind: _times_of(kind) for kind in EventType}
 
 
 @lru_cache(maxsize=64)  # a pure function: the messages of a batch share their timestamps
@@ -77,7 +83,7 @@ def make_payload(kind: EventType, **fields: Any) -> bytes:
     for name in _TIMES[kind]:
         if at := fields.get(name):
             fields[name] = _moment(at)
-    event: dict[str, Any] = {_MESSAGES[kind][0]: fields}
+    event: dict[str, Any] = {_NAMES[kind]: fields}
     return trading_pb2.TradingEvent(**event).SerializeToString()
 
 

@@ -34,7 +34,7 @@ from trading_intents.web.request import Request
 MAX_READS = 4  # of history, so that connections are left for live events
 # In a process: each holds a connection with a snapshot until the retained state is handed over.
 MAX_PRIMINGS = 4
-TURN_SECONDS = 60.0
+SLOT_SECONDS = 60.0
 # While it is primed, a reader must make room for a page within this time, which is less than a
 # transaction may be idle. In all, it may keep its snapshot waiting for the seconds at the start,
 # and one more for each so many events.
@@ -42,6 +42,7 @@ PAGE_SECONDS = 1.5
 PRIMING_START_SECONDS = 10.0
 MIN_PRIMED_PER_SECOND = 1_000
 MAX_SCOPES = 1_000
+NOT_KEPT = "the events after the cursor are no longer kept; subscribe without it"
 
 # Reads the working orders or open positions, and those finished within the hour, a page at a time.
 # None: of all accounts, of both environments.
@@ -50,7 +51,7 @@ Retained = Callable[
 ]
 
 
-class SubscribeRequest(FrozenStruct, frozen=True):
+class SubscribeRequest(FrozenStruct):
     """One Subscribe, as its transport read it. No account means all."""
 
     account: str | None
@@ -90,6 +91,26 @@ class Stream:
     subscriber: Subscriber
     scopes: dict[UUID | None, StreamScope] = field(default_factory=dict)
     feed: OrganizationFeed | None = None
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Attachment:
+    """A subscription that begins, after the cursor or primed with what is retained. `due` is the
+    one that it replaces, if that has events to get."""
+
+    stream: Stream
+    scope: StreamScope
+    due: StreamScope | None
+    organization_id: OrganizationId
+    cursor: Cursor | None
+    kinds: Sequence[EventType]
+    accepted: "asyncio.Future[None]"
+
+    def fail(self, error: errors.PlatformError) -> None:
+        if self.accepted.done():
+            self.stream.subscriber.end(error)
+        else:
+            self.accepted.set_exception(error)
 
 
 class Streams:
@@ -158,22 +179,20 @@ class Streams:
             raise errors.LimitReached(
                 f"the stream has {MAX_SCOPES} subscriptions, which is the limit"
             )
-        before = self._leave(stream, wanted.account_id)
+        left = self._leave(stream, wanted.account_id)
         scope = stream.scopes[wanted.account_id] = StreamScope(wanted)
         primed = NARROWED if requested.orders_primed else NARROWED - {EventType.BROKER_ORDER}
-        kinds = sorted(primed & wanted.kinds) if cursor is None else []
-        accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        work = self._attach(
+        begun = Attachment(
             stream=stream,
             scope=scope,
-            before=before,
+            due=left if cursor is None else None,
             organization_id=caller.organization_id,
             cursor=cursor,
-            kinds=kinds,
-            accepted=accepted,
+            kinds=sorted(primed & wanted.kinds) if cursor is None else [],
+            accepted=asyncio.get_running_loop().create_future(),
         )
-        scope.attaching = asyncio.create_task(work)
-        await accepted
+        scope.attaching = asyncio.create_task(self._attach(begun))
+        await begun.accepted
 
     async def unsubscribe(self, stream: Stream, account: str | None) -> None:
         account_id = None if account is None else parse_id(account)
@@ -183,8 +202,10 @@ class Streams:
 
     async def _wanted(self, request: Request, requested: SubscribeRequest) -> Subscription:
         if requested.account is None:
+            environment = None
             principal = caller_of(request).principal
-            environment = principal.environment if isinstance(principal, ApiKeyPrincipal) else None
+            if isinstance(principal, ApiKeyPrincipal):
+                environment = principal.environment
             return Subscription(None, environment, requested.kinds, None)
         symbol = parse_symbol(requested.symbol) if requested.symbol else None
         account = await self.find_account(request, requested.account)
@@ -200,7 +221,8 @@ class Streams:
         )
 
     def _leave(self, stream: Stream, account_id: UUID | None) -> StreamScope | None:
-        """Ends a scope's subscription, and records the last seq that it got."""
+        """Ends a scope's subscription, and records the last seq that it got. Gives it, unless it
+        got none."""
         scope = stream.scopes.pop(account_id, None)
         if scope is None:
             return None
@@ -209,88 +231,68 @@ class Streams:
         if scope.joined and stream.feed is not None:
             scope.after = stream.feed.position
             self._change(stream)
-        return scope
+        return scope if scope.after is not None else None
 
     def _change(self, stream: Stream) -> None:
         assert stream.feed is not None
         joined = frozenset(scope.wanted for scope in stream.scopes.values() if scope.joined)
         stream.feed.change(stream.subscriber, joined)
 
-    async def _attach(
-        self,
-        stream: Stream,
-        scope: StreamScope,
-        before: StreamScope | None,
-        organization_id: OrganizationId,
-        cursor: Cursor | None,
-        kinds: Sequence[EventType],
-        accepted: "asyncio.Future[None]",
-    ) -> None:
+    async def _attach(self, begun: Attachment) -> None:
         try:
-            due = (
-                before
-                if before is not None and before.after is not None and cursor is None
-                else None
-            )
-            if due is not None:
-                # First hand over what the replaced subscription had not got yet, so that no event
-                # is missed in between.
-                async with self._snapshot(organization_id, None) as tx:
-                    last = await event_log.read_head(tx, organization_id)
-                await self._catch_up(stream, due, *last)
-            await stream.subscriber.offer([])
-            async with contextlib.AsyncExitStack() as snapshot:
-                tx = await snapshot.enter_async_context(
-                    self._snapshot(organization_id, stream.request if kinds else None)
-                )
-                epoch, head = await event_log.read_head(tx, organization_id)
-                if cursor is not None and not await _leads_on(
-                    tx, organization_id, cursor, epoch, head
-                ):
-                    raise errors.CursorExpired(
-                        "the events after the cursor are no longer kept; subscribe without it"
-                    )
-                if not kinds:
-                    await snapshot.aclose()
-                stream.feed = self._hub.follow(stream.subscriber, organization_id, epoch, head)
-                scope.after = cursor.seq if cursor else head
-                async with _keeping_up(PAGE_SECONDS if kinds else None):
-                    if due is not None:
-                        await self._catch_up(stream, due, epoch, head, tx if kinds else None)
-                    if not accepted.done():
-                        accepted.set_result(None)
-                    await stream.subscriber.offer([status("subscribed")])
-                await self._prime(
-                    tx,
-                    stream=stream,
-                    wanted=scope.wanted,
-                    organization_id=organization_id,
-                    kinds=kinds,
-                    cursor=make_cursor(epoch, head),
-                )
-            await self._join(stream, scope, epoch)
+            epoch = await self._begin(begun)
+            await self._join(begun.stream, begun.scope, epoch)
         except errors.PlatformError as error:
-            _fail(stream, accepted, error)
+            begun.fail(error)
         except Exception as error:
             self._log.error("stream subscription failed", exc_info=error)
-            _fail(
-                stream,
-                accepted,
-                errors.InternalError("an error of the platform; its log has the details"),
-            )
+            begun.fail(errors.InternalError("an error of the platform; its log has the details"))
         finally:
-            accepted.cancel()
+            begun.accepted.cancel()
+
+    async def _begin(self, begun: Attachment) -> UUID:
+        """Hands over what comes before the head of the log. Gives the log's epoch."""
+        stream = begun.stream
+        organization_id = begun.organization_id
+        if begun.due is not None:
+            # First hand over what the replaced subscription had not got yet, so that no event is
+            # missed in between.
+            async with self._snapshot(organization_id, None) as tx:
+                epoch, head = await event_log.read_head(tx, organization_id)
+            await self._catch_up(stream, begun.due, epoch, head)
+        await stream.subscriber.offer([])
+        async with contextlib.AsyncExitStack() as snapshot:
+            primed_for = stream.request if begun.kinds else None
+            tx = await snapshot.enter_async_context(self._snapshot(organization_id, primed_for))
+            epoch, head = await event_log.read_head(tx, organization_id)
+            cursor = begun.cursor or Cursor(epoch, head)
+            if not await _leads_on(tx, organization_id, cursor, epoch, head):
+                raise errors.CursorExpired(NOT_KEPT)
+            if not begun.kinds:
+                await snapshot.aclose()
+            stream.feed = self._hub.follow(stream.subscriber, organization_id, epoch, head)
+            begun.scope.after = cursor.seq
+            async with _keeping_up(PAGE_SECONDS if begun.kinds else None):
+                if begun.due is not None:
+                    await self._catch_up(
+                        stream, begun.due, epoch, head, tx if begun.kinds else None
+                    )
+                if not begun.accepted.done():
+                    begun.accepted.set_result(None)
+                await stream.subscriber.offer([status("subscribed")])
+            await self._prime(tx, begun, make_cursor(epoch, head))
+        return epoch
 
     @contextlib.asynccontextmanager
     async def _snapshot(
         self, organization_id: OrganizationId, primed_for: Request | None
     ) -> AsyncIterator[Tx]:
         """Opens a transaction whose reads, the stream's head too, are all as of one moment."""
-        async with contextlib.AsyncExitStack() as turns:
+        async with contextlib.AsyncExitStack() as held:
             try:
-                async with asyncio.timeout(TURN_SECONDS):
-                    for each in self._turns(organization_id, primed_for):
-                        await turns.enter_async_context(each)
+                async with asyncio.timeout(SLOT_SECONDS):
+                    for slot in self._slots(organization_id, primed_for):
+                        await held.enter_async_context(slot)
             except TimeoutError:
                 raise errors.Unavailable(
                     "this process has too many subscriptions to begin; try again"
@@ -298,58 +300,44 @@ class Streams:
             transaction = self._pool.transaction(
                 [organization_id], read_only=True, isolation="repeatable read"
             )
-            yield await turns.enter_async_context(transaction)
+            yield await held.enter_async_context(transaction)
 
-    def _turns(
+    def _slots(
         self, organization_id: OrganizationId, primed_for: Request | None
     ) -> tuple[asyncio.Semaphore, ...]:
         """The semaphores of a read or a priming. An organization has half of them at most, so that
         it leaves room for another. A caller's streams are primed one after the other, so slow ones
         delay only their own caller."""
         if primed_for is None:
-            return self._readers.setdefault(
-                organization_id, asyncio.Semaphore(MAX_READS // 2)
-            ), self._reads
+            own = self._readers.setdefault(organization_id, asyncio.Semaphore(MAX_READS // 2))
+            return own, self._reads
         own = self._primings.setdefault(caller_of(primed_for).limit_key, asyncio.Semaphore(1))
         shared = self._primings.setdefault(
             organization_id, asyncio.Semaphore(self._of_organization)
         )
         return own, shared, self._snapshots
 
-    async def _prime(
-        self,
-        tx: Tx,
-        stream: Stream,
-        wanted: Subscription,
-        organization_id: OrganizationId,
-        kinds: Sequence[EventType],
-        cursor: str,
-    ) -> None:
+    async def _prime(self, tx: Tx, begun: Attachment, cursor: str) -> None:
         loop = asyncio.get_running_loop()
+        subscriber = begun.stream.subscriber
+        wanted = begun.scope.wanted
         handed = 0
         waited_seconds = 0.0
-        for kind in kinds:
-            async for page in self._retained[kind](
-                tx, organization_id, wanted.account_id, wanted.environment
-            ):
+        for kind in begun.kinds:
+            read = self._retained[kind]
+            pages = read(tx, begun.organization_id, wanted.account_id, wanted.environment)
+            async for page in pages:
                 began = loop.time()
-                slack_seconds = (
-                    PRIMING_START_SECONDS + handed / MIN_PRIMED_PER_SECOND - waited_seconds
-                )
-                async with _keeping_up(min(PAGE_SECONDS, slack_seconds)):
-                    await stream.subscriber.offer(
-                        [
-                            Message(event.payload)
-                            for event in page
-                            if wanted.symbol in (None, event.symbol)
-                        ]
-                    )
-                if stream.subscriber.error is not None:
-                    raise stream.subscriber.error
+                allowed_seconds = PRIMING_START_SECONDS + handed / MIN_PRIMED_PER_SECOND
+                async with _keeping_up(min(PAGE_SECONDS, allowed_seconds - waited_seconds)):
+                    chosen = [each for each in page if wanted.symbol in (None, each.symbol)]
+                    await subscriber.offer([Message(event.payload) for event in chosen])
+                if subscriber.error is not None:
+                    raise subscriber.error
                 handed += len(page)
                 waited_seconds += loop.time() - began
             async with _keeping_up(PAGE_SECONDS):
-                await stream.subscriber.offer([primed(kind, cursor)])
+                await subscriber.offer([primed(kind, cursor)])
 
     async def _join(self, stream: Stream, scope: StreamScope, epoch: UUID) -> None:
         """Reads history at the reader's own pace until it reaches the live events, then joins the
@@ -363,9 +351,10 @@ class Streams:
             else:
                 await self._catch_up(stream, scope, epoch, feed.oldest_buffered_seq)
         # There is no await from here on, so no event can come in between.
-        selected = SubscriptionFilter([scope.wanted]).select(EventPage(feed.since(scope.after)))
-        if selected:
-            stream.subscriber.put(EventBatch([event.message for event in selected]))
+        page = EventPage(feed.since(scope.after))
+        messages = SubscriptionFilter([scope.wanted]).select_messages(page)
+        if messages:
+            stream.subscriber.put(EventBatch(messages))
         scope.joined = True
         self._change(stream)
 
@@ -393,12 +382,8 @@ class Streams:
                     tx, epoch, feed.organization_id, scope.after, limit
                 )
             if not event_log.is_dense(page, scope.after):
-                raise errors.CursorExpired(
-                    "the events after the cursor are no longer kept; subscribe without it"
-                )
-            await stream.subscriber.offer(
-                [event.message for event in subscription_filter.select(EventPage(page))]
-            )
+                raise errors.CursorExpired(NOT_KEPT)
+            await stream.subscriber.offer(subscription_filter.select_messages(EventPage(page)))
             scope.after = page[-1].seq
 
 
@@ -425,10 +410,3 @@ async def _leads_on(
     if cursor.epoch != epoch or cursor.seq > head:
         return False
     return cursor.seq == head or await event_log.is_kept(tx, organization_id, cursor.seq + 1)
-
-
-def _fail(stream: Stream, accepted: "asyncio.Future[None]", error: errors.PlatformError) -> None:
-    if accepted.done():
-        stream.subscriber.end(error)
-    else:
-        accepted.set_exception(error)

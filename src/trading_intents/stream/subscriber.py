@@ -6,10 +6,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import cached_property
+from typing import Any
 
 from trading_intents.errors import LimitReached, PlatformError
 from trading_intents.stream import trading_pb2
-from trading_intents.stream.model import EventType, cursor_field
+from trading_intents.stream.model import EventType
 from trading_intents.stream.text import Message
 
 MAX_EVENTS_BEHIND = 10_000
@@ -92,27 +93,25 @@ class Subscriber:
 
 
 def heartbeat(now: datetime) -> Message:
-    event = trading_pb2.TradingEvent()
-    event.heartbeat.sent_at.FromDatetime(now)
-    return Message(event.SerializeToString())
+    beat = trading_pb2.Heartbeat()
+    beat.sent_at.FromDatetime(now)
+    return _message(heartbeat=beat)
 
 
 def status(text: str) -> Message:
-    return Message(
-        trading_pb2.TradingEvent(status=trading_pb2.Status(message=text)).SerializeToString()
-    )
+    return _message(status=trading_pb2.Status(message=text))
 
 
 def failure(text: str) -> Message:
-    return Message(
-        trading_pb2.TradingEvent(error=trading_pb2.Error(message=text)).SerializeToString()
-    )
+    return _message(error=trading_pb2.Error(message=text))
 
 
 def primed(kind: EventType, cursor: str) -> Message:
     """Says that the retained state of this kind has been sent; live events follow after the
     cursor."""
-    message = trading_pb2.Primed(event_type=trading_pb2.EventType.Name(kind))
-    return Message(
-        trading_pb2.TradingEvent(primed=message).SerializeToString() + cursor_field(cursor)
-    )
+    event_type = trading_pb2.EventType.Name(kind)
+    return _message(primed=trading_pb2.Primed(event_type=event_type), cursor=cursor)
+
+
+def _message(**fields: Any) -> Message:
+    return Message(trading_pb2.TradingEvent(**fields).SerializeToString())

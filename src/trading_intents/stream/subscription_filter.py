@@ -6,13 +6,14 @@ from uuid import UUID
 
 from trading_intents.stream.log import LoggedEvent
 from trading_intents.stream.model import EventType
+from trading_intents.stream.text import Message
 from trading_intents.trading import Environment, FrozenStruct
 
 # The kinds that a symbol narrows.
 NARROWED = frozenset({EventType.BROKER_ORDER, EventType.BROKER_POSITION})
 
 
-class Subscription(FrozenStruct, frozen=True):
+class Subscription(FrozenStruct):
     """One subscription. Its scope is the account, or without one the organization (an API key's
     environment of it)."""
 
@@ -68,8 +69,14 @@ class SubscriptionFilter:
             return [event for event in candidates if only.wants(event)]
         return [event for event in page.events if self._wants(event)]
 
+    def select_messages(self, page: EventPage) -> list[Message]:
+        return [event.message for event in self.select(page)]
+
     def _wants(self, event: LoggedEvent) -> bool:
         if event.account_id is None:
             return any(wanted.wants(event) for wanted in self._by_scope.values())
-        scopes = (self._by_scope.get(event.account_id), self._by_scope.get(None))
-        return any(wanted is not None and wanted.wants(event) for wanted in scopes)
+        for scope in (event.account_id, None):
+            wanted = self._by_scope.get(scope)
+            if wanted is not None and wanted.wants(event):
+                return True
+        return False

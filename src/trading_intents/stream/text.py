@@ -48,12 +48,13 @@ def event_text(message: bytes) -> bytes:
 
 def _fields(message: ProtobufMessage) -> dict[str, Any]:
     """Leaves absent fields out: absent means unknown."""
-    return {
-        field.name: [_value(field, item) for item in value]
-        if field.is_repeated
-        else _value(field, value)
-        for field, value in message.ListFields()
-    }
+    shown = {}
+    for field, value in message.ListFields():
+        if field.is_repeated:
+            shown[field.name] = [_value(field, item) for item in value]
+        else:
+            shown[field.name] = _value(field, value)
+    return shown
 
 
 def _value(field: FieldDescriptor, value: Any) -> Any:
@@ -65,4 +66,6 @@ def _value(field: FieldDescriptor, value: Any) -> Any:
         named = field.enum_type.values_by_number.get(value)
         return named.name if named else value
     # A JSON number is a double in many clients, which loses digits of 64 bits.
-    return str(value) if field.type == FieldDescriptor.TYPE_INT64 else value
+    if field.type == FieldDescriptor.TYPE_INT64:
+        return str(value)
+    return value

@@ -10,6 +10,8 @@ from trading_intents.brokers.port import Absent, CommandResult, Outcome
 from trading_intents.testing import broker_suite as suite
 from trading_intents.testing.broker_suite import (
     KEEPS_FILLED,
+    TAKES_LIMIT,
+    TAKES_MARKET,
     Card,
     CardRun,
     Sent,
@@ -50,8 +52,7 @@ async def rests(run: CardRun) -> None:
 
 async def fills_marketable_limit(run: CardRun) -> None:
     await run.quote("99", "100")
-    fills = await run.expect_filled("10", await run.buy("10", "101"))
-    assert all(fill.price is not None and fill.price <= 101 for fill in fills)
+    await _expect_filled_within(run, "101", await run.buy("10", "101"))
 
 
 async def fills_resting_limit(run: CardRun) -> None:
@@ -59,8 +60,13 @@ async def fills_resting_limit(run: CardRun) -> None:
     sent = await run.buy("10", "100")
     await run.expect([_E.ACCEPTED], sent)
     await run.quote("98", "99")
-    fills = await run.expect_filled("10", sent)
-    assert all(fill.price is not None and fill.price <= 100 for fill in fills)
+    await _expect_filled_within(run, "100", sent)
+
+
+async def _expect_filled_within(run: CardRun, limit: str, sent: Sent) -> None:
+    for fill in await run.expect_filled("10", sent):
+        assert fill.price is not None
+        assert fill.price <= Decimal(limit)
 
 
 async def fills_in_parts(run: CardRun) -> None:
@@ -86,8 +92,7 @@ async def triggers_stop_limit(run: CardRun) -> None:
     sent = await run.buy("10", "106", "105")
     await run.expect([_E.ACCEPTED], sent)
     await run.quote("104", "105")
-    fills = await run.expect_filled("10", sent)
-    assert all(fill.price is not None and fill.price <= 106 for fill in fills)
+    await _expect_filled_within(run, "106", sent)
 
 
 async def cancels_rest_of_ioc(run: CardRun) -> None:
@@ -147,8 +152,9 @@ async def refuses_a_used_id_for_ever(run: CardRun) -> None:
     cancelled = await run.buy("1", "90")
     await run.expect([_E.ACCEPTED, _E.CANCELLED], cancelled, await run.cancel(cancelled))
     await run.connect_again()
-    again = [await run.broker.submit(sent.ticket, deadline()) for sent in (filled, cancelled)]
-    assert [result.outcome for result in again] == [Outcome.UNKNOWN, Outcome.UNKNOWN]
+    for sent in (filled, cancelled):
+        again = await run.broker.submit(sent.ticket, deadline())
+        assert again.outcome is Outcome.UNKNOWN
     snapshot = await run.snapshot()
     assert not snapshot.open_orders
     assert total(snapshot.executions) == 1
@@ -195,9 +201,8 @@ async def keeps_its_keys(run: CardRun) -> None:
     snapshot = await run.snapshot()
     keys = {event.dedupe_key for event in streamed}
     assert len(keys) == len(streamed)
-    assert {
-        event.dedupe_key for event in sent.result.updates if event.kind in (_E.ACCEPTED, _E.FILL)
-    } <= keys
+    for event in sent.result.updates:
+        assert event.dedupe_key in keys or event.kind not in (_E.ACCEPTED, _E.FILL)
     assert suite.keys_of(snapshot.executions, _E.FILL) == suite.keys_of(streamed, _E.FILL)
 
 
@@ -267,11 +272,8 @@ async def refuses_to_cancel_what_is_not_there(run: CardRun) -> None:
 
 async def looks_up_a_working_order(run: CardRun) -> None:
     found = await run.found(await run.buy_resting("3"))
-    assert (found.symbol, found.side, found.quantity) == (
-        run.stage.symbol,
-        OrderSide.BUY,
-        Decimal(3),
-    )
+    assert (found.symbol, found.side) == (run.stage.symbol, OrderSide.BUY)
+    assert found.quantity == 3
     assert found.events[0].kind is _E.ACCEPTED
 
 
@@ -291,9 +293,8 @@ async def looks_up_by_the_id_of_a_replace(run: CardRun) -> None:
 
 async def finds_nothing_that_was_not_sent(run: CardRun) -> None:
     await run.buy("3", "1")
-    assert isinstance(
-        await run.broker.lookup(run.stage.client_order_id(), None, deadline()), Absent
-    )
+    found = await run.broker.lookup(run.stage.client_order_id(), None, deadline())
+    assert isinstance(found, Absent)
 
 
 async def has_open_orders(run: CardRun) -> None:
@@ -316,22 +317,22 @@ async def has_positions(run: CardRun) -> None:
 
 _K = OrderKind
 _ORDER_CARDS = (
-    Card(10, "a market order is filled", fills_market, offers(_K.MARKET)),
-    Card(11, "what was bought can be sold", sells_what_was_bought, offers(_K.MARKET)),
-    Card(12, "a limit order rests", rests, offers(_K.LIMIT)),
+    Card(10, "a market order is filled", fills_market, TAKES_MARKET),
+    Card(11, "what was bought can be sold", sells_what_was_bought, TAKES_MARKET),
+    Card(12, "a limit order rests", rests, TAKES_LIMIT),
     Card(
         13,
         "a marketable limit order is filled, not worse than its limit",
         fills_marketable_limit,
-        offers(_K.LIMIT),
+        TAKES_LIMIT,
     ),
     Card(
         14,
         "a resting limit order is filled when the market comes",
         fills_resting_limit,
-        offers(_K.LIMIT),
+        TAKES_LIMIT,
     ),
-    Card(15, "an order is filled in parts, which add up", fills_in_parts, offers(_K.LIMIT)),
+    Card(15, "an order is filled in parts, which add up", fills_in_parts, TAKES_LIMIT),
     Card(16, "a stop order becomes a market order", triggers_stop, offers(_K.STOP)),
     Card(
         17, "a stop-limit order becomes a limit order", triggers_stop_limit, offers(_K.STOP_LIMIT)
@@ -345,20 +346,20 @@ _ORDER_CARDS = (
     Card(19, "FOK: all or nothing", kills_fok, offers(_K.LIMIT, _FOK)),
     Card(20, "FOK: all", fills_fok, offers(_K.LIMIT, _FOK)),
     Card(21, "GTC rests", keeps_gtc, offers(_K.LIMIT, _GTC)),
-    Card(22, "a refusal is definite and says why", refuses, offers(_K.LIMIT)),
+    Card(22, "a refusal is definite and says why", refuses, TAKES_LIMIT),
     Card(
         23,
         "a used id makes no second order, and is not called a refusal",
         never_takes_an_id_twice,
-        offers(_K.LIMIT),
+        TAKES_LIMIT,
     ),
     Card(
         24,
         "a command that is too old, or out of time, is not sent",
         sends_nothing_stale,
-        offers(_K.MARKET),
+        TAKES_MARKET,
     ),
-    Card(25, "an event has the same key in every source", keeps_its_keys, offers(_K.MARKET)),
+    Card(25, "an event has the same key in every source", keeps_its_keys, TAKES_MARKET),
     Card(
         26,
         "an id that was used is refused for ever",
@@ -369,7 +370,7 @@ _ORDER_CARDS = (
         27,
         "a SELL of a position that is not held is refused",
         sells_nothing_that_is_not_held,
-        offers(_K.MARKET),
+        TAKES_MARKET,
     ),
     Card(
         28,
@@ -394,19 +395,19 @@ _ORDER_CARDS = (
         refuses_to_replace_what_is_over,
         suite.REPLACES,
     ),
-    Card(40, "an order is cancelled", cancels, offers(_K.LIMIT)),
-    Card(41, "what is left of an order is cancelled", cancels_what_is_left, offers(_K.LIMIT)),
+    Card(40, "an order is cancelled", cancels, TAKES_LIMIT),
+    Card(41, "what is left of an order is cancelled", cancels_what_is_left, TAKES_LIMIT),
     Card(
         42,
         "an order is cancelled by its client order id alone",
         cancels_by_client_id,
-        offers(_K.LIMIT),
+        TAKES_LIMIT,
     ),
     Card(
         43,
         "a CANCEL of a finished order is refused",
         refuses_to_cancel_what_is_over,
-        offers(_K.MARKET),
+        TAKES_MARKET,
     ),
     Card(44, "a CANCEL of an unknown order is refused", refuses_to_cancel_what_is_not_there),
     Card(50, "a working order is found", looks_up_a_working_order, suite.looks_up),
@@ -423,9 +424,7 @@ _ORDER_CARDS = (
         finds_nothing_that_was_not_sent,
         suite.looks_up_for_ever,
     ),
-    Card(60, "a snapshot has open orders and executions", has_open_orders, offers(_K.LIMIT)),
-    Card(
-        61, "a snapshot has positions, if the broker reports any", has_positions, offers(_K.MARKET)
-    ),
+    Card(60, "a snapshot has open orders and executions", has_open_orders, TAKES_LIMIT),
+    Card(61, "a snapshot has positions, if the broker reports any", has_positions, TAKES_MARKET),
 )
 CARDS = tuple(sorted((*_ORDER_CARDS, *SESSION_CARDS, *LINKED_CARDS), key=lambda card: card.number))

@@ -1,6 +1,5 @@
-"""Rules of broker integrations, as numbered cards that are played against it. An author writes a
-Stage for the venue, or a simulator of it, and runs `play` for each card of `broker_cards.CARDS`.
-Needs no test framework."""
+"""The rules of broker integrations, as numbered cards. An author writes a Stage for the venue, and
+runs `play` for each card of `broker_cards.CARDS`. Needs no test framework."""
 
 import asyncio
 import time
@@ -30,13 +29,12 @@ WAIT_SECONDS = 5.0
 # Reported by some venues and not by others, about a state that ends by itself.
 PASSING = frozenset(
     {
-        *(
-            EventKind.PENDING_CANCEL,
-            EventKind.PENDING_REPLACE,
-            EventKind.STATUS,
-            EventKind.TRIGGERED,
-        ),
-        *(EventKind.POSITION, EventKind.FEE),
+        EventKind.PENDING_CANCEL,
+        EventKind.PENDING_REPLACE,
+        EventKind.STATUS,
+        EventKind.TRIGGERED,
+        EventKind.POSITION,
+        EventKind.FEE,
     }
 )
 
@@ -53,7 +51,8 @@ class StageFault(StrEnum):
 
 
 class Stage(Protocol):
-    """An empty account at a venue whose market the test makes. One is made for each card."""
+    """An empty account at a venue, or a simulator of it, whose market the test makes. One is made
+    for each card."""
 
     capabilities: Capabilities
     symbol: Symbol  # that nobody else trades
@@ -93,7 +92,7 @@ class Card:
         return f"{self.number:02} {self.title}"
 
 
-class Sent(FrozenStruct, frozen=True):
+class Sent(FrozenStruct):
     ticket: OrderTicket
     result: port.CommandResult
 
@@ -136,7 +135,7 @@ class CardRun:
                     self.received.append(event)
                 self._news.set()
         finally:
-            # Waited for by `expect_end`: the task is done one turn after this.
+            # Waited for by `expect_end`: the task is done one pass of the loop after this.
             asyncio.get_running_loop().call_soon(self._news.set)
 
     async def quote(self, bid: str, ask: str, size: str = "1000") -> None:
@@ -170,6 +169,12 @@ class CardRun:
     async def send(self, ticket: OrderTicket) -> Sent:
         return Sent(ticket, await self.broker.submit(ticket, deadline()))
 
+    async def send_taken(self, ticket: OrderTicket) -> Sent:
+        """The card fails unless the order is taken."""
+        sent = await self.send(ticket)
+        assert sent.result.outcome is Outcome.ACKED, sent.result
+        return sent
+
     async def buy(
         self,
         quantity: str,
@@ -177,10 +182,8 @@ class CardRun:
         stop: str | None = None,
         time_in_force: TimeInForce = TimeInForce.DAY,
     ) -> Sent:
-        """Sends a BUY; the card fails unless it is taken."""
-        sent = await self.send(self.ticket(OrderSide.BUY, quantity, limit, stop, time_in_force))
-        assert sent.result.outcome is Outcome.ACKED, sent.result
-        return sent
+        ticket = self.ticket(OrderSide.BUY, quantity, limit, stop, time_in_force)
+        return await self.send_taken(ticket)
 
     async def buy_resting(self, quantity: str) -> Sent:
         """Sends a BUY at 90, below the market."""
@@ -202,16 +205,14 @@ class CardRun:
         return sent
 
     async def replace(self, sent: Sent, quantity: str, limit: str | None = None) -> Sent:
-        terms = self.ticket(
-            sent.ticket.side, quantity, limit, time_in_force=sent.ticket.time_in_force
-        )
+        before = sent.ticket
+        terms = self.ticket(before.side, quantity, limit, time_in_force=before.time_in_force)
         ticket = self._about(sent, terms)
         return Sent(ticket, await self.broker.replace(ticket, deadline()))
 
     async def cancel(self, sent: Sent, with_broker_id: bool = True) -> Sent:
-        ticket = self._about(
-            sent, replace(sent.ticket, client_order_id=self.stage.client_order_id(), legs=())
-        )
+        terms = replace(sent.ticket, client_order_id=self.stage.client_order_id(), legs=())
+        ticket = self._about(sent, terms)
         if not with_broker_id:
             ticket = replace(ticket, broker_order_id=None)
         return Sent(ticket, await self.broker.cancel(ticket, deadline()))
@@ -225,9 +226,9 @@ class CardRun:
 
     async def found(self, sent: Sent) -> port.OrderSnapshot:
         """Looks the order up; the card fails unless it is found."""
-        order = await self.broker.lookup(
-            sent.ticket.client_order_id, sent.result.broker_order_id, deadline()
-        )
+        client_order_id = sent.ticket.client_order_id
+        broker_order_id = sent.result.broker_order_id
+        order = await self.broker.lookup(client_order_id, broker_order_id, deadline())
         assert isinstance(order, port.OrderSnapshot), order
         return order
 
@@ -238,22 +239,20 @@ class CardRun:
         """The stream's events about these commands' order, each once, without the optional ones."""
         clients = {each.ticket.client_order_id for each in sent}
         numbers = {each.result.broker_order_id for each in sent} - {None}
-        found = {
-            event.dedupe_key: event
-            for event in self.received
-            if (event.client_order_id in clients or event.broker_order_id in numbers)
-            and event.kind not in PASSING
-        }
+        found = dict[str, BrokerEvent]()
+        for event in self.received:
+            is_meant = event.client_order_id in clients or event.broker_order_id in numbers
+            if is_meant and event.kind not in PASSING:
+                found[event.dedupe_key] = event
         return list(found.values())
 
     async def expect(self, kinds: Sequence[EventKind], *sent: Sent) -> list[BrokerEvent]:
         """Waits until the stream has reported exactly these about the order, in this order; a fill
         may come in parts."""
-        await self.wait_until(
-            lambda: _folded(self.reported(*sent)) == list(kinds) or self.has_ended
-        )
+        expected = list(kinds)
+        await self.wait_until(lambda: _folded(self.reported(*sent)) == expected or self.has_ended)
         events = self.reported(*sent)
-        assert _folded(events) == list(kinds), f"expected {list(kinds)}, reported {_folded(events)}"
+        assert _folded(events) == expected, f"expected {expected}, reported {_folded(events)}"
         return events
 
     async def expect_filled(self, quantity: str, *sent: Sent) -> list[BrokerEvent]:
@@ -288,19 +287,20 @@ def keys_of(events: Iterable[BrokerEvent], kind: EventKind) -> set[str]:
 
 
 def total(events: Iterable[BrokerEvent]) -> Decimal:
-    return sum(
-        (each.quantity or Decimal(0) for each in events if each.kind is EventKind.FILL), Decimal(0)
-    )
+    filled = Decimal(0)
+    for each in events:
+        if each.kind is EventKind.FILL:
+            filled += each.quantity or Decimal(0)
+    return filled
 
 
 def _folded(events: Sequence[BrokerEvent]) -> list[EventKind]:
     """The kinds of events, with consecutive fills as one."""
-    kinds = [event.kind for event in events]
-    return [
-        kind
-        for index, kind in enumerate(kinds)
-        if kind is not EventKind.FILL or kinds[:index][-1:] != [EventKind.FILL]
-    ]
+    kinds = list[EventKind]()
+    for event in events:
+        if event.kind is not EventKind.FILL or kinds[-1:] != [EventKind.FILL]:
+            kinds.append(event.kind)
+    return kinds
 
 
 async def play(card: Card, stage: Stage) -> None:
@@ -329,6 +329,8 @@ def looks_up_for_ever(broker: Capabilities) -> bool:
     return broker.lookup is port.LookupKind.DURABLE
 
 
+TAKES_MARKET = offers(OrderKind.MARKET)
+TAKES_LIMIT = offers(OrderKind.LIMIT)
 REPLACES = offers(OrderKind.LIMIT, can=lambda broker: broker.native_replace)
 LOOKS_UP_REPLACES = offers(
     OrderKind.LIMIT, can=lambda broker: broker.native_replace and looks_up(broker)

@@ -27,14 +27,14 @@ async def trails(run: CardRun) -> None:
     reached."""
     await run.buy_filled("5")
     terms = run.ticket(OrderSide.SELL, "5")
-    sent = await run.send(replace(terms, kind=OrderKind.TRAILING_STOP, trail_amount=Decimal(2)))
-    assert sent.result.outcome is Outcome.ACKED, sent.result
+    stop = replace(terms, kind=OrderKind.TRAILING_STOP, trail_amount=Decimal(2))
+    sent = await run.send_taken(stop)
     for bid in (101, 104, 103):
         await run.quote(str(bid), str(bid + 1))
         assert not run.fills(sent)
     await run.quote("102", "103")
-    fills = await run.expect_filled("5", sent)
-    assert all(fill.price == 102 for fill in fills)
+    for fill in await run.expect_filled("5", sent):
+        assert fill.price == 102
 
 
 async def takes_profit(run: CardRun) -> None:
@@ -69,9 +69,8 @@ async def fills_one_leg_of_a_jump(run: CardRun) -> None:
 
 async def ends_exits_with_an_unfilled_entry(run: CardRun) -> None:
     await run.quote("99", "100")
-    sent = await _send_with_exits(
-        run, run.ticket(OrderSide.BUY, "5", "95", time_in_force=_GTC), "110", "90"
-    )
+    entry = run.ticket(OrderSide.BUY, "5", "95", time_in_force=_GTC)
+    sent = await _send_with_exits(run, entry, "110", "90")
     assert (await run.cancel(sent)).result.outcome is Outcome.ACKED
     for leg in (Leg.TAKE_PROFIT, Leg.STOP_LOSS):
         await _expect_ended(run, sent, leg)
@@ -95,7 +94,9 @@ async def names_legs_again(run: CardRun) -> None:
     """A snapshot and a look-up name the legs as the stream did."""
     sent = await _enter(run, profit="110", loss="90")
     await run.connect_again()
-    reported = [event for order in (await run.snapshot()).open_orders for event in order.events]
+    reported = list[BrokerEvent]()
+    for order in (await run.snapshot()).open_orders:
+        reported += order.events
     for leg in (Leg.TAKE_PROFIT, Leg.STOP_LOSS):
         assert any(_is_of(event, sent, leg) for event in reported), f"the snapshot has no {leg}"
 
@@ -105,8 +106,7 @@ async def cancels_the_other(run: CardRun) -> None:
     await run.buy_filled("5")
     ticket = run.ticket(OrderSide.SELL, "5", "110", time_in_force=_GTC)
     stop = _leg(run, ticket, Leg.ONE_CANCELS_OTHER, stop="90")
-    sent = await run.send(replace(ticket, legs=(stop,)))
-    assert sent.result.outcome is Outcome.ACKED, sent.result
+    sent = await run.send_taken(replace(ticket, legs=(stop,)))
     await run.quote("89", "90")
     await _expect_filled_leg(run, sent, Leg.ONE_CANCELS_OTHER, "5")
     await run.wait_until(lambda: any(event.kind in ENDS for event in run.reported(sent)))
@@ -115,9 +115,8 @@ async def cancels_the_other(run: CardRun) -> None:
 
 async def _enter(run: CardRun, profit: str | None = None, loss: str | None = None) -> Sent:
     await run.quote("99", "100")
-    sent = await _send_with_exits(
-        run, run.ticket(OrderSide.BUY, "5", time_in_force=_GTC), profit, loss
-    )
+    entry = run.ticket(OrderSide.BUY, "5", time_in_force=_GTC)
+    sent = await _send_with_exits(run, entry, profit, loss)
     await run.expect_filled("5", sent)
     return sent
 
@@ -130,9 +129,7 @@ async def _send_with_exits(
         legs.append(_leg(run, ticket, Leg.TAKE_PROFIT, limit=profit))
     if loss:
         legs.append(_leg(run, ticket, Leg.STOP_LOSS, stop=loss))
-    sent = await run.send(replace(ticket, legs=tuple(legs)))
-    assert sent.result.outcome is Outcome.ACKED, sent.result
-    return sent
+    return await run.send_taken(replace(ticket, legs=tuple(legs)))
 
 
 def _leg(
@@ -154,41 +151,42 @@ def _of_leg(run: CardRun, sent: Sent, leg: Leg) -> list[BrokerEvent]:
     entry. The stream may report it by its id alone before the answer names it."""
     reported = [*sent.result.updates, *run.received]
     named = {event.broker_order_id for event in reported if _is_of(event, sent, leg)} - {None}
-    found = [
-        event for event in reported if _is_of(event, sent, leg) or event.broker_order_id in named
-    ]
-    return list({event.dedupe_key: event for event in found}.values())
+    found = dict[str, BrokerEvent]()
+    for event in reported:
+        if _is_of(event, sent, leg) or event.broker_order_id in named:
+            found[event.dedupe_key] = event
+    return list(found.values())
 
 
 def _is_of(event: BrokerEvent, sent: Sent, leg: Leg) -> bool:
+    if event.parent == sent.ticket.client_order_id and event.leg is leg:
+        return True
     own = {each.client_order_id for each in sent.ticket.legs if each.leg is leg}
-    return event.client_order_id in own or (
-        event.parent == sent.ticket.client_order_id and event.leg is leg
-    )
+    return event.client_order_id in own
 
 
 def _leg_sent(run: CardRun, sent: Sent, leg: Leg) -> Sent:
     """The leg as if it had been sent by itself, under the venue's names for it."""
-    (ticket,) = (each for each in sent.ticket.legs if each.leg is leg)
-    broker_order_id = next(
-        event.broker_order_id for event in _of_leg(run, sent, leg) if event.broker_order_id
-    )
-    alone = run.ticket(
-        ticket.side, "5", str(ticket.limit_price), time_in_force=ticket.time_in_force
-    )
-    alone = replace(alone, client_order_id=ticket.client_order_id, broker_order_id=broker_order_id)
-    return Sent(alone, port.CommandResult(outcome=Outcome.ACKED, broker_order_id=broker_order_id))
+    (ticket,) = [each for each in sent.ticket.legs if each.leg is leg]
+    named = [each.broker_order_id for each in _of_leg(run, sent, leg) if each.broker_order_id]
+    limit = str(ticket.limit_price)
+    alone = run.ticket(ticket.side, "5", limit, time_in_force=ticket.time_in_force)
+    alone = replace(alone, client_order_id=ticket.client_order_id, broker_order_id=named[0])
+    return Sent(alone, port.CommandResult(outcome=Outcome.ACKED, broker_order_id=named[0]))
 
 
 async def _expect_filled_leg(run: CardRun, sent: Sent, leg: Leg, quantity: str) -> None:
     await run.wait_until(lambda: total(_of_leg(run, sent, leg)) >= Decimal(quantity))
-    assert total(_of_leg(run, sent, leg)) == Decimal(quantity), f"{leg}: {_of_leg(run, sent, leg)}"
+    events = _of_leg(run, sent, leg)
+    assert total(events) == Decimal(quantity), f"{leg}: {events}"
 
 
 async def _expect_ended(run: CardRun, sent: Sent, leg: Leg) -> None:
-    await run.wait_until(lambda: any(event.kind in ENDS for event in _of_leg(run, sent, leg)))
-    ends = [event for event in _of_leg(run, sent, leg) if event.kind in ENDS]
-    assert len(ends) == 1, f"{leg}: {ends}"
+    def ends() -> list[BrokerEvent]:
+        return [event for event in _of_leg(run, sent, leg) if event.kind in ENDS]
+
+    await run.wait_until(lambda: bool(ends()))
+    assert len(ends()) == 1, f"{leg}: {ends()}"
 
 
 LINKED_CARDS = (

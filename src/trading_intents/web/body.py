@@ -123,10 +123,13 @@ def read_amount(pointer: str, text: str) -> Decimal:
 
 def _without_strings(document: bytes) -> bytes:
     """The rest of a JSON document when its strings are taken away."""
-    return b"".join(document.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2])
+    unescaped = document.replace(rb"\\", b"").replace(rb"\"", b"")
+    return b"".join(unescaped.split(b'"')[::2])
 
 
 def _count_colons(document: bytes) -> int:
     """Those that are written as an escape too."""
-    escapes = document.replace(rb"\\", b"").lower().count(rb"\u003a") if b"\\" in document else 0
-    return document.count(b":") + escapes
+    colons = document.count(b":")
+    if b"\\" in document:
+        colons += document.replace(rb"\\", b"").lower().count(rb"\u003a")
+    return colons

@@ -32,15 +32,14 @@ class Bucket(StrEnum):
     VERIFICATIONS = "verifications"  # of well-formed keys, once FAILURES is empty
 
 
-_OF_CALLERS = (Bucket.SUBMITS, Bucket.CANCELS, Bucket.WRITES, Bucket.READS)
-# The setting of each's rate.
-_SETTINGS = {bucket: bucket for bucket in _OF_CALLERS} | {Bucket.MESSAGES: Bucket.READS}
-
-
 def rates(settings: Settings) -> dict[Bucket, Rate]:
     """For each principal, or address."""
-    own = {bucket: getattr(settings, f"rate_limit_{name}") for bucket, name in _SETTINGS.items()}
-    return own | {
+    return {
+        Bucket.SUBMITS: settings.rate_limit_submits,
+        Bucket.CANCELS: settings.rate_limit_cancels,
+        Bucket.WRITES: settings.rate_limit_writes,
+        Bucket.READS: settings.rate_limit_reads,
+        Bucket.MESSAGES: settings.rate_limit_reads,
         Bucket.FAILURES: settings.rate_limit_failures,
         Bucket.VERIFICATIONS: LATE_VERIFICATIONS,
     }
@@ -49,8 +48,11 @@ def rates(settings: Settings) -> dict[Bucket, Rate]:
 def organization_rates(settings: Settings) -> dict[Bucket, Rate]:
     """For all principals of an organization and environment together."""
     return {
-        bucket: getattr(settings, f"rate_limit_organization_{name}")
-        for bucket, name in _SETTINGS.items()
+        Bucket.SUBMITS: settings.rate_limit_organization_submits,
+        Bucket.CANCELS: settings.rate_limit_organization_cancels,
+        Bucket.WRITES: settings.rate_limit_organization_writes,
+        Bucket.READS: settings.rate_limit_organization_reads,
+        Bucket.MESSAGES: settings.rate_limit_organization_reads,
     }
 
 
@@ -77,13 +79,13 @@ class Limits:
         limited: Counter,
     ) -> None:
         self._clock = clock
-        self._buckets = {
-            bucket: TokenBuckets(bucket.value, rate, limited) for bucket, rate in rates.items()
-        }
-        self._organizations = {
-            bucket: TokenBuckets(f"organization_{bucket.value}", rate, limited)
-            for bucket, rate in organizations.items()
-        }
+        self._buckets = dict[Bucket, TokenBuckets]()
+        for bucket, rate in rates.items():
+            self._buckets[bucket] = TokenBuckets(bucket.value, rate, limited)
+        self._organizations = dict[Bucket, TokenBuckets]()
+        for bucket, rate in organizations.items():
+            name = f"organization_{bucket.value}"
+            self._organizations[bucket] = TokenBuckets(name, rate, limited)
 
     def take(
         self,
@@ -119,9 +121,9 @@ class Limits:
     def has(self, bucket: Bucket, principal: str, organization: str | None) -> bool:
         """Whether `take` would succeed now. Takes and counts nothing."""
         now = self._clock.monotonic()
-        return self._buckets[bucket].left(principal, now) >= 1 and (
-            organization is None or self._organizations[bucket].left(organization, now) >= 1
-        )
+        if self._buckets[bucket].left(principal, now) < 1:
+            return False
+        return organization is None or self._organizations[bucket].left(organization, now) >= 1
 
     def reserve(self, bucket: Bucket, principal: str, organization: str | None) -> float:
         """Takes the next token of each bucket, and gives the seconds until both are there. Each
@@ -197,9 +199,9 @@ class TokenBuckets:
         full_at = self._full_at.get(key)
         if full_at is None and len(self._full_at) >= MAX_CALLERS:
             self._forget(now)
-        self._full_at[key] = (
-            now if full_at is None or full_at < now else full_at
-        ) + tokens * self._token_seconds
+        if full_at is None or full_at < now:
+            full_at = now
+        self._full_at[key] = full_at + tokens * self._token_seconds
 
     def give_back(self, key: str) -> None:
         if key in self._full_at:
@@ -229,17 +231,18 @@ class TokenBuckets:
         return b'"%s";r=%d;t=%d' % (self._name, left if left > 0 else 0, refill_seconds)
 
     def wait_seconds(self, left: float, cost: int = 1) -> int:
-        return 0 if left >= cost else max(1, math.ceil((cost - left) / self._rate.per_second))
+        if left >= cost:
+            return 0
+        return max(1, math.ceil((cost - left) / self._rate.per_second))
 
     def refuse(self, limit: str, left: float, headers: Headers, cost: int = 1) -> NoReturn:
         self._limited.inc()
         wait = self.wait_seconds(left, cost)
-        shown = {name.decode(): value.decode() for name, value in headers}
-        raise RateLimited(
-            limit,
-            f"the rate limit of the {limit} is used up; try again in {wait} s",
-            {"retry-after": str(wait), **shown},
-        )
+        sent = {"retry-after": str(wait)}
+        for name, value in headers:
+            sent[name.decode()] = value.decode()
+        detail = f"the rate limit of the {limit} is used up; try again in {wait} s"
+        raise RateLimited(limit, detail, sent)
 
     def _forget(self, now: float) -> None:
         """Removes full buckets, which are like new ones; if none is full, the oldest half."""
@@ -254,10 +257,10 @@ class ClientAddress:
     names."""
 
     def __init__(self, trusted: tuple[str, ...]) -> None:
+        self._trusted = list[Network]()
         try:
-            self._trusted: list[Network] = [
-                ipaddress.ip_network(text, strict=False) for text in trusted
-            ]
+            for text in trusted:
+                self._trusted.append(ipaddress.ip_network(text, strict=False))
         except ValueError as error:
             raise StartupRefused(f"TRADING_INTENTS_TRUSTED_PROXIES: {error}") from None
 
@@ -268,9 +271,7 @@ class ClientAddress:
         peer = incoming.peer
         if not self.trusts(peer):
             return peer
-        forwarded = b",".join(
-            value for name, value in incoming.headers if name == b"x-forwarded-for"
-        )
+        forwarded = incoming.join_header(b"x-forwarded-for")
         # From the right: each trusted proxy names the one before it; the first address that is not
         # trusted is the caller's.
         hops = forwarded.decode("latin-1").split(",")[-MAX_HOPS:]

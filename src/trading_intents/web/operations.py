@@ -13,7 +13,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from trading_intents.clock import Clock
 from trading_intents.errors import Unavailable, wire_errors
 from trading_intents.telemetry import Requests
-from trading_intents.web.description.openapi import build_openapi, errors_of
+from trading_intents.web.description.openapi import build_openapi, codes_by_status
 from trading_intents.web.description.pages import STYLE_PATH, make_pages
 from trading_intents.web.description.static import HTML, MEDIA, StaticFile
 from trading_intents.web.request import JSON, Answer, Request, answer_json
@@ -32,7 +32,7 @@ async def read_metrics(url: str, limit_seconds: float) -> str | None:
             asyncio.timeout(limit_seconds),
             # Certificates are not read: what is sent is no secret, and they name the host that
             # callers know.
-            httpx.AsyncClient(verify=False, trust_env=False) as client,  # noqa: S501 - for this reason
+            httpx.AsyncClient(verify=False, trust_env=False) as client,  # noqa: S501 - see above
         ):
             return (await client.get(f"{url}/metrics")).raise_for_status().text
     except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
@@ -100,10 +100,8 @@ def operations_routes(
 
 def make_request_series(requests: Requests, routes: Sequence[Route]) -> None:
     for route in routes:
-        requests.make_series(
-            route.path,
-            [route.operation.status, *map(route.operation.error_shape.status_of, errors_of(route))],
-        )
+        statuses = [route.operation.status, *codes_by_status(route)]
+        requests.make_series(route.path, statuses)
     requests.make_series("none", UNROUTED_STATUSES)
 
 
@@ -114,7 +112,7 @@ def description_routes(
     find us."""
 
     def describe() -> tuple[bytes, dict[str, StaticFile]]:
-        document = build_openapi((*described, *routes), version, url)
+        document = build_openapi(tuple(described) + routes, version, url)
         return msgspec.json.encode(document), make_pages(document, wire_errors(), url)
 
     @functools.cache

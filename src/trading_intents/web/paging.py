@@ -7,7 +7,7 @@ import csv
 import hashlib
 import io
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -31,7 +31,7 @@ MAX_LIMIT = 100
 MAX_CURSOR_CHARACTERS = 256
 _TAG_BYTES = 8
 CSV = b"text/csv; charset=utf-8"
-_QUALITY = re.compile(r"q=(0(?:\.\d{0,3})?|1(?:\.0{0,3})?)\Z", re.IGNORECASE)
+_QUALITY = re.compile(r"q=(?:0(?:\.\d{0,3})?|1(?:\.0{0,3})?)\Z")
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?\Z", re.ASCII)
 _FORMULA = ("=", "+", "-", "@")  # what a spreadsheet takes a cell for that begins so
 
@@ -41,7 +41,7 @@ class ListOrder(StrEnum):
     DESC = "desc"
 
 
-class Page(FrozenStruct, frozen=True):
+class Page(FrozenStruct):
     list_name: str  # names the list, its owner, filters and order, so that a cursor fits no other
     limit: int
     after: Any  # the key of the last row that the caller has; None at the beginning
@@ -51,12 +51,14 @@ class Page(FrozenStruct, frozen=True):
         """The page of a list that is in memory, for `answer`."""
         ordered = sorted(rows, key=key, reverse=self.is_descending)
         if self.after is not None:
-            ordered = [
-                row
-                for row in ordered
-                if key(row) != self.after and (key(row) < self.after) == self.is_descending
-            ]
+            ordered = [row for row in ordered if self._is_next(key(row))]
         return ordered[: self.limit + 1]
+
+    def _is_next(self, key: Any) -> bool:
+        if key == self.after:
+            return False
+        is_before: bool = key < self.after
+        return is_before == self.is_descending
 
     def answer(
         self, rows: Sequence[R], position: Callable[[R], str], show: Callable[[R], T]
@@ -64,11 +66,10 @@ class Page(FrozenStruct, frozen=True):
         """Rows read with `limit + 1` become one page; the extra one only says that there is
         more."""
         shown = rows[: self.limit]
-        more = len(rows) > self.limit
-        return Listing(
-            [show(row) for row in shown],
-            make_cursor(self.list_name, position(shown[-1])) if more else None,
-        )
+        next_cursor = None
+        if len(rows) > self.limit:
+            next_cursor = make_cursor(self.list_name, position(shown[-1]))
+        return Listing([show(row) for row in shown], next_cursor)
 
 
 class Listing(msgspec.Struct, Generic[T]):
@@ -95,31 +96,35 @@ def read_page(request: Request, list_name: str, parse: Callable[[str], Any] = st
 
 def prefers_csv(request: Request) -> bool:
     """Whether `Accept` gives text/csv a higher quality than JSON."""
-    ranges = dict[str, Decimal]()
-    for part in b",".join(
-        value for name, value in request.incoming.headers if name == b"accept"
-    ).split(b","):
-        media, *parameters = (each.strip(" \t") for each in part.decode("latin-1").split(";"))
-        given = [each for each in parameters if each[:2].lower() == "q="]
-        qualities = [match[1] for each in given if (match := _QUALITY.match(each))]
-        if len(given) == len(qualities):
-            ranges[media.lower()] = Decimal(qualities[0] if qualities else 1)
-    csv_quality, json_quality = (
-        next(
-            (ranges[each] for each in (f"{kind}/{name}", f"{kind}/*", "*/*") if each in ranges),
-            Decimal(0),
-        )
-        for kind, name in (("text", "csv"), ("application", "json"))
-    )
-    return csv_quality > json_quality
+    qualities = _read_qualities(request.incoming.join_header(b"accept").decode("latin-1"))
+    return _quality_of("text", "csv", qualities) > _quality_of("application", "json", qualities)
+
+
+def _read_qualities(accept: str) -> dict[str, Decimal]:
+    """The quality of each range of media types; one that cannot be read leaves its range out."""
+    found = {}
+    for part in accept.split(","):
+        media, *parameters = [each.strip(" \t").lower() for each in part.split(";")]
+        given = [each for each in parameters if each.startswith("q=")]
+        if all(map(_QUALITY.match, given)):
+            found[media] = Decimal(given[0][2:] if given else 1)
+    return found
+
+
+def _quality_of(kind: str, name: str, qualities: Mapping[str, Decimal]) -> Decimal:
+    for media in (f"{kind}/{name}", f"{kind}/*", "*/*"):
+        if media in qualities:
+            return qualities[media]
+    return Decimal(0)
 
 
 def answer_csv(request: Request, answer: Answer, columns: Sequence[str]) -> Answer:
     listing = msgspec.json.decode(answer.body)
     text = io.StringIO(newline="")
-    rows = csv.writer(text)
-    rows.writerow(columns)
-    rows.writerows([_cell(row.get(name)) for name in columns] for row in listing["data"])
+    table = csv.writer(text)
+    table.writerow(columns)
+    for row in listing["data"]:
+        table.writerow([_cell(row.get(name)) for name in columns])
     headers: Headers = []
     if listing["next_cursor"] is not None:
         query = urlencode(request.query | {"next_cursor": listing["next_cursor"]})
@@ -133,19 +138,25 @@ def answer_csv(request: Request, answer: Answer, columns: Sequence[str]) -> Answ
 
 
 def _cell(value: Any) -> str:
-    if value is None or isinstance(value, bool):
-        return "" if value is None else str(value).lower()
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
     text = " ".join(value) if isinstance(value, list) else str(value)
-    return f"'{text}" if text.startswith(_FORMULA) and not _NUMBER.match(text) else text
+    if text.startswith(_FORMULA) and not _NUMBER.match(text):
+        return f"'{text}"
+    return text
 
 
 def parse_seq(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
+    is_seq = text.isascii() and text.isdigit() and len(text) <= 18
+    return int(text) if is_seq else None
 
 
 def read_times(request: Request) -> TimeRange:
     """The bounds by which a list of what happened is narrowed."""
-    start, end = (query_time(request, name) for name in ("created_after", "created_before"))
+    start = query_time(request, "created_after")
+    end = query_time(request, "created_before")
     if start is not None and end is not None and start > end:
         raise ValidationFailed.at("?created_before", "must not be earlier than created_after")
     return TimeRange(start, end)
@@ -153,16 +164,17 @@ def read_times(request: Request) -> TimeRange:
 
 def name_times(times: TimeRange) -> str:
     """For the list's name: a cursor fits no other times."""
-    return (
-        ""
-        if times == TimeRange()
-        else ":" + "/".join("" if time is None else rfc3339(time) for time in times)
-    )
+    if times == TimeRange():
+        return ""
+    bounds = ["" if time is None else rfc3339(time) for time in times]
+    return ":" + "/".join(bounds)
 
 
 def query_time(request: Request, name: str) -> datetime | None:
     text = request.query.get(name)
-    return None if text is None else read_time(f"?{name}", text)
+    if text is None:
+        return None
+    return read_time(f"?{name}", text)
 
 
 def read_time(pointer: str, text: str) -> datetime:
@@ -174,9 +186,8 @@ def read_time(pointer: str, text: str) -> datetime:
 
 
 def make_cursor(list_name: str, position: str) -> str:
-    return (
-        base64.urlsafe_b64encode(_tag(list_name, position) + position.encode()).decode().rstrip("=")
-    )
+    raw = _tag(list_name, position) + position.encode()
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
 def open_cursor(list_name: str, cursor: str) -> str:
@@ -192,9 +203,8 @@ def read_cursor(cursor: str) -> str:
     if len(cursor) > MAX_CURSOR_CHARACTERS:
         raise InvalidCursor
     try:
-        raw = base64.b64decode(
-            cursor.encode("ascii") + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True
-        )
+        padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
+        raw = base64.b64decode(padded, altchars=b"-_", validate=True)
         position = raw[_TAG_BYTES:].decode()
     except (binascii.Error, UnicodeError):
         raise InvalidCursor from None
@@ -211,7 +221,9 @@ def read_limit(text: str | None) -> int:
             "limit must be a whole number, zero or more; 1 to 100 rows are answered"
         )
     digits = text.lstrip("0") or "0"
-    return MAX_LIMIT if len(digits) > 9 else max(1, min(MAX_LIMIT, int(digits)))
+    if len(digits) > 9:
+        return MAX_LIMIT
+    return max(1, min(MAX_LIMIT, int(digits)))
 
 
 def _tag(list_name: str, position: str) -> bytes:

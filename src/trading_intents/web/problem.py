@@ -15,7 +15,7 @@ from trading_intents.errors import (
     RateLimited,
     Unavailable,
 )
-from trading_intents.web.request import JSON, Answer
+from trading_intents.web.request import JSON, Answer, Headers
 
 
 class TriggeredControl(msgspec.Struct):
@@ -58,7 +58,9 @@ class ErrorShape:
     unavailable_status: int = Unavailable.status
 
     def answer(self, error: PlatformError, request_id: str) -> Answer:
-        headers = [(name.encode(), value.encode()) for name, value in error.headers.items()]
+        headers: Headers = []
+        for name, value in error.headers.items():
+            headers.append((name.encode(), value.encode()))
         failure = (request_id, error) if error.status >= InternalError.status else None
         status = self.status_of(type(error))
         return Answer(
@@ -70,24 +72,25 @@ class ErrorShape:
         )
 
     def status_of(self, error: type[PlatformError]) -> int:
-        return self.unavailable_status if error.status == Unavailable.status else error.status
+        if error.status == Unavailable.status:
+            return self.unavailable_status
+        return error.status
 
 
 def _encode_problem(error: PlatformError, request_id: str) -> bytes:
-    triggered = list(error.triggered) if isinstance(error, ControlRejected) else []
-    limit = error.limit if isinstance(error, RateLimited) else ""
-    kind = f"/docs#{error.code}"
     problem = Problem(
-        type=kind,
+        type=f"/docs#{error.code}",
         title=error.title,
         status=error.status,
         detail=error.detail,
         code=error.code,
         request_id=request_id,
         errors=list(error.errors),
-        triggered=triggered,
-        limit=limit,
     )
+    if isinstance(error, ControlRejected):
+        problem.triggered = list(error.triggered)
+    if isinstance(error, RateLimited):
+        problem.limit = error.limit
     return msgspec.json.encode(problem)
 
 
@@ -103,11 +106,9 @@ def _encode_token_error(error: PlatformError, request_id: str) -> bytes:
         500: "server_error",
         503: "server_error",
     }
-    code = (
-        error.code
-        if error.code in TOKEN_ERROR_CODES
-        else by_status.get(error.status, "invalid_request")
-    )
+    code = error.code
+    if code not in TOKEN_ERROR_CODES:
+        code = by_status.get(error.status, "invalid_request")
     return msgspec.json.encode(TokenError(code, error.detail))
 
 

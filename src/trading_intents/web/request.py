@@ -56,6 +56,10 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     # It could not be read as a request; this is its answer.
     refusal: errors.PlatformError | None = None
 
+    def join_header(self, name: bytes) -> bytes:
+        """A header whose values, if it is sent several times, are one list."""
+        return b",".join([value for each, value in self.headers if each == name])
+
     def check_target(self) -> None:
         """Runs before anything is looked for in the path or the query."""
         for what, size, limit in (
@@ -129,25 +133,21 @@ def answer_json(value: Any, status: int = 200, version: int | None = None) -> An
     )
 
 
-def render(kind: type[S], source: object = None, **values: object) -> S:
+def show_as(kind: type[S], source: object = None, **values: object) -> S:
     """The struct that shows `source`: its attributes of the fields' names, or the `values` that are
     given, each in the form in which the platform sends it."""
-    shown = {
-        name: values[name] if name in values else getattr(source, name)
-        for name in kind.__struct_fields__
-    }
-    return kind(
-        **{
-            name: form(each) if (form := _FORMS.get(type(each))) else each
-            for name, each in shown.items()
-        }
-    )
+    shown = {}
+    for name in kind.__struct_fields__:
+        value = values[name] if name in values else getattr(source, name)
+        form = _FORMS.get(type(value))
+        shown[name] = form(value) if form else value
+    return kind(**shown)
 
 
 def request_id(given: bytes | None) -> str:
-    return (
-        given.decode() if given and _REQUEST_ID.match(given) else f"{random.getrandbits(96):024x}"
-    )
+    if given and _REQUEST_ID.match(given):
+        return given.decode()
+    return f"{random.getrandbits(96):024x}"
 
 
 Expected = frozenset[int] | None  # the versions that If-Match accepts
@@ -212,7 +212,9 @@ class Request:
         return max(1, -(-size // TOKEN_BYTES))
 
     def parameter(self, where: str, name: str) -> str | None:
-        return self.header(name.encode()) if where == "header" else self.query.get(name)
+        if where == "header":
+            return self.header(name.encode())
+        return self.query.get(name)
 
     @property
     def query(self) -> dict[str, str]:
@@ -224,16 +226,15 @@ class Request:
     def read_body(self, content_type: bytes, max_bytes: int = MAX_BODY_BYTES) -> bytes:
         """Reads the whole body; it must have the media type that the endpoint takes."""
         if self._headers.get(b"content-type") != content_type:
-            given = (self.header(b"content-type") or "").partition(";")[0].strip().lower()
+            header = self.header(b"content-type") or ""
+            given = header.partition(";")[0].strip().lower()
             if given.encode("latin-1") != content_type:
                 shown = given[:MAX_SHOWN_CHARACTERS] or "none"
                 raise errors.UnsupportedMediaType(
                     f"found content-type {shown}; send {content_type.decode()}"
                 )
-        if (
-            b"content-encoding" in self._headers
-            and (self.header(b"content-encoding") or "").lower() != "identity"
-        ):
+        encoding = self.header(b"content-encoding")
+        if encoding is not None and encoding.lower() != "identity":
             raise errors.UnsupportedMediaType(
                 "the body is compressed; send it without content-encoding"
             )
@@ -247,8 +248,10 @@ class Request:
     def read_json(self, max_bytes: int = MAX_BODY_BYTES, is_optional: bool = False) -> None:
         """Reads the body as JSON. Its rules are checked later by `body`, after the 403s and 404s.
         An optional body that is left out is an empty object."""
-        is_left_out = is_optional and self.incoming.body == b""
-        self.json = {} if is_left_out else read_json(self.read_body(JSON, max_bytes))
+        if is_optional and self.incoming.body == b"":
+            self.json = {}
+        else:
+            self.json = read_json(self.read_body(JSON, max_bytes))
 
     def read_form(self, max_bytes: int) -> None:
         self.form = _read_fields(self.read_body(FORM, max_bytes), is_form=True)

@@ -140,4 +140,6 @@ class Route:
     def limited_by(self) -> Bucket | None:
         if self.operation.always:
             return None
-        return self.operation.bucket or (Bucket.READS if self.method == "GET" else Bucket.WRITES)
+        if self.operation.bucket:
+            return self.operation.bucket
+        return Bucket.READS if self.method == "GET" else Bucket.WRITES

@@ -8,7 +8,7 @@ from urllib.parse import unquote_to_bytes
 
 from trading_intents import errors
 from trading_intents.clock import Clock
-from trading_intents.loops import LoopTurns, wait_at_most
+from trading_intents.loops import LoopSlots, wait_at_most
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.web.limits import Bucket, ClientAddress, Limits
 from trading_intents.web.paging import answer_csv, prefers_csv
@@ -19,6 +19,7 @@ from trading_intents.web.request import (
     Answer,
     Headers,
     Incoming,
+    LimitedCaller,
     PendingRequest,
     Request,
 )
@@ -54,7 +55,7 @@ class App:
         self._log = log
         self._find_account = find_account
         # Of organizations, and of all requests without a caller together.
-        self._turns = LoopTurns[str | None]()
+        self._slots = LoopSlots[str | None]()
         self._in_flight: set[object] = set()
         self._refusals_logged = _PerSecond(MAX_REFUSALS_LOGGED)
         self._failures_logged = _PerSecond(MAX_FAILURES_LOGGED)
@@ -127,7 +128,7 @@ class App:
             # `incoming` keeps its refusal: with this frame in it they would keep each other.
             error.__traceback__ = None
             request = Request(incoming, {}, address)
-            await self._turns.take(None)
+            await self._slots.take(None)
             if incoming.refusal:
                 self._log_refusal(request, incoming.refusal)
             return (
@@ -163,14 +164,13 @@ class App:
                 "request failed", request_id=request_id, route=route, exc_info=cause or error
             )
         elif self._failures_logged.has_room(now):
-            fields = {
-                "request_id": request_id,
-                "route": route,
-                "code": error.code,
-                "reason": error.detail,
-            }
             self._log.warning(
-                "request not served", **fields, cause=None if cause is None else repr(cause)
+                "request not served",
+                request_id=request_id,
+                route=route,
+                code=error.code,
+                reason=error.detail,
+                cause=None if cause is None else repr(cause),
             )
 
     def _log_refusal(self, request: Request, error: errors.PlatformError) -> None:
@@ -179,53 +179,61 @@ class App:
         if error.__cause__ is not None:
             self._note_failure("none", request.id, error)
         elif self._refusals_logged.has_room(self._clock.monotonic()):
-            fields = {"request_id": request.id, "address": request.address, "status": error.status}
-            self._log.warning("request refused", **fields, detail=error.detail)
+            self._log.warning(
+                "request refused",
+                request_id=request.id,
+                address=request.address,
+                status=error.status,
+                detail=error.detail,
+            )
 
     async def _serve(self, route: Route, request: Request) -> Answer:
-        if not request.incoming.taken and not route.operation.always:
+        operation = route.operation
+        if not request.incoming.taken and not operation.always:
             raise errors.Unavailable("this process is shutting down; try another, or again")
-        columns = route.operation.csv_columns
-        if columns:
+        if operation.csv_columns:
             request.headers_out.append((b"vary", b"accept"))
         await self._identify(route, request)
         bucket = route.limited_by
-        if bucket and not route.operation.is_counted_by_handler:
+        if bucket and not operation.is_counted_by_handler:
             request.headers_out += self._take(bucket, request)
-        if not route.operation.always:
-            caller = request.caller
-            await self._turns.take(
-                None if caller is None else caller.organization_limit_key or caller.limit_key
-            )
+        if not operation.always:
+            await self._slots.take(_slot_of(request.caller))
         try:
             if unknown := self._check(route, request):
-                if self._find_account and "account_id" in request.params:
-                    await self._find_account(request, route.policy)  # 404 and 403 come first
+                await self._check_account(route, request)
                 raise unknown
         except errors.PlatformError:
-            if bucket and route.operation.is_counted_by_handler:
+            if bucket and operation.is_counted_by_handler:
                 request.headers_out += self._take(bucket, request)
             raise
         answer = await route.handle(request)
-        return answer_csv(request, answer, columns) if columns and prefers_csv(request) else answer
+        if operation.csv_columns and prefers_csv(request):
+            return answer_csv(request, answer, operation.csv_columns)
+        return answer
+
+    async def _check_account(self, route: Route, request: Request) -> None:
+        """Before a query is refused: the 404 and the 403 of the path's account come first."""
+        if self._find_account and "account_id" in request.params:
+            await self._find_account(request, route.policy)
 
     def _check(self, route: Route, request: Request) -> errors.ValidationFailed | None:
         """Reads the request, and raises what keeps it from its handler; gives a refusal that the
         path's object comes before."""
-        if route.operation.body is not None and route.operation.body_media is JSON:
-            request.read_json(route.operation.max_body_bytes, route.operation.is_body_optional)
-        elif route.operation.body is not None:
-            request.read_form(route.operation.max_body_bytes)
+        operation = route.operation
+        if operation.body is not None and operation.body_media is JSON:
+            request.read_json(operation.max_body_bytes, operation.is_body_optional)
+        elif operation.body is not None:
+            request.read_form(operation.max_body_bytes)
         unknown = None
-        if request.incoming.query_string and not route.operation.any_query:
-            known = [each.name for each in route.operation.parameters if each.where == "query"]
+        if request.incoming.query_string and not operation.any_query:
+            known = [each.name for each in operation.parameters if each.where == "query"]
             unknown = unknown_parameters(request.query, known)
-        for parameter in route.operation.parameters:
-            if (
-                parameter.check
-                and (given := request.parameter(parameter.where, parameter.name)) is not None
-            ):
-                parameter.check(given)
+        for parameter in operation.parameters:
+            if parameter.check:
+                given = request.parameter(parameter.where, parameter.name)
+                if given is not None:
+                    parameter.check(given)
         route.policy.permit(request)
         return unknown
 
@@ -249,6 +257,12 @@ class App:
         return self._limits.take(
             bucket, caller.limit_key, caller.organization_limit_key, tokens=request.tokens
         )
+
+
+def _slot_of(caller: LimitedCaller | None) -> str | None:
+    if caller is None:
+        return None
+    return caller.organization_limit_key or caller.limit_key
 
 
 class _PerSecond:
@@ -295,7 +309,8 @@ class _Table:
         alternatives = []
         group = 1
         for shape in sorted(shapes, key=lambda shape: [part == "{}" for part in shape.split("/")]):
-            alternatives.append("(" + re.escape(shape).replace(re.escape("{}"), "([^/]*)") + ")")
+            pattern = re.escape(shape).replace(re.escape("{}"), "([^/]*)")
+            alternatives.append(f"({pattern})")
             self._shapes[group] = shapes[shape]
             group += 1 + shape.count("{}")
         self._expression = re.compile("|".join(alternatives).encode())
@@ -321,15 +336,19 @@ class _Table:
         group = found.lastindex
         assert group is not None
         route, names = _pick(self._shapes[group], method)
-        return route, {
-            name: _decode(value) for name, value in zip(names, found.groups()[group:], strict=False)
-        }
+        params = {}
+        for name, value in zip(names, found.groups()[group:], strict=False):
+            params[name] = _decode(value)
+        return route, params
 
 
 def _pick(methods: Methods, method: str) -> tuple[Route, tuple[str, ...]]:
     found = methods.get("GET" if method == "HEAD" else method)
     if found is None:
-        allowed = ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))
+        takes = set(methods)
+        if "GET" in takes:
+            takes.add("HEAD")
+        allowed = ", ".join(sorted(takes))
         raise errors.MethodNotAllowed(
             f"this path does not take {method}; use {allowed}", headers={"allow": allowed}
         )
@@ -338,7 +357,8 @@ def _pick(methods: Methods, method: str) -> tuple[Route, tuple[str, ...]]:
 
 def _decode(part: bytes) -> str:
     try:
-        text = unquote_to_bytes(part).decode() if b"%" in part else part.decode()
+        unquoted = unquote_to_bytes(part) if b"%" in part else part
+        text = unquoted.decode()
     except UnicodeDecodeError:
         raise errors.NotFound("no such path; /docs lists the paths") from None
     if "\x00" in text:  # there can be no such object: PostgreSQL's text has no NUL

@@ -48,18 +48,19 @@ def explain(message: str, tree: Any, kind: Any) -> ValidationFailed:
     found = _AT_PATH.match(_cut(message))
     assert found
     what = found["what"]
-    steps = [step["key"] or step["index"] for step in _STEP.finditer(found["path"] or "")]
+    path = found["path"] or ""
+    steps = [step["key"] or step["index"] for step in _STEP.finditer(path)]
     near = ""
     if named := _NAMED.match(what):
         if named["how"] == "missing required":
             detail = "is required"
         else:
-            near, detail = _unknown_field(named["field"], _fields(_types_at(kind, tree, steps)))
+            known = _fields(_types_at(kind, tree, steps))
+            near, detail = _unknown_field(named["field"], known)
         steps.append(named["field"])
     elif value := _VALUE.match(what):
-        allowed = _values(
-            _types_at(kind, tree, steps), _types_at(kind, tree, steps[:-1]), steps[-1:]
-        )
+        types = _types_at(kind, tree, steps)
+        allowed = _values(types, _types_at(kind, tree, steps[:-1]), steps[-1:])
         detail = f"found {_short(value['found'])}; use {either(allowed)}"
     else:
         detail = _rule(what)
@@ -73,29 +74,35 @@ def unknown_parameters(given: Iterable[str], known: Sequence[str]) -> Validation
     for name in given:
         if name not in known:
             near = nearest(name, known)
-            allowed = f"use {either(known)}" if known else "this path takes none"
-            detail = f"unknown query parameter; {f'did you mean {near}?' if near else allowed}"
-            found.append(FieldProblem(f"?{name}", detail, near))
+            hint = f"use {either(known)}" if known else "this path takes none"
+            if near:
+                hint = f"did you mean {near}?"
+            found.append(FieldProblem(f"?{name}", f"unknown query parameter; {hint}", near))
     return ValidationFailed.listing(found) if found else None
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     if len(name) > MAX_SUGGESTED_CHARACTERS:
         return ""
-    return (difflib.get_close_matches(name, list(known), n=1) or [""])[0]
+    found = difflib.get_close_matches(name, list(known), n=1)
+    return found[0] if found else ""
 
 
 def _unknown_field(name: str, known: Sequence[str]) -> tuple[str, str]:
     near = nearest(name, known)
     if near:
         return near, f"unknown field; did you mean {near}?"
-    return "", f"unknown field; use {either(known)}" if known else "unknown field"
+    if known:
+        return "", f"unknown field; use {either(known)}"
+    return "", "unknown field"
 
 
 def _rule(what: str) -> str:
     if found := _KIND.match(what):
-        wanted = either(_NOUNS.get(kind, kind) for kind in found["wanted"].split(" | "))
-        return f"must be {wanted}, found {_FOUND.get(found['found'], found['found'])}"
+        kinds = found["wanted"].split(" | ")
+        wanted = either(_NOUNS.get(kind, kind) for kind in kinds)
+        given = found["found"]
+        return f"must be {wanted}, found {_FOUND.get(given, given)}"
     if what == "Expected `str` of length >= 1":
         return "must not be empty"
     if found := _LENGTH.match(what):
@@ -117,7 +124,9 @@ def _cut(message: str) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= MAX_FOUND_CHARACTERS else f"{text[:MAX_FOUND_CHARACTERS]}…"
+    if len(text) <= MAX_FOUND_CHARACTERS:
+        return text
+    return f"{text[:MAX_FOUND_CHARACTERS]}…"
 
 
 @functools.lru_cache
@@ -131,12 +140,11 @@ def _types_at(kind: Any, tree: Any, steps: Sequence[str]) -> list[inspect.Type]:
     found = _alternatives(_type_of(kind), tree)
     for step in steps:
         tree = tree.get(step) if isinstance(tree, dict) else None
-        found = [
-            choice
-            for parent in found
-            for child in _children(parent, step)
-            for choice in _alternatives(child, tree)
-        ]
+        parents = found
+        found = []
+        for parent in parents:
+            for child in _children(parent, step):
+                found += _alternatives(child, tree)
     return found
 
 
@@ -145,12 +153,16 @@ def _alternatives(kind: inspect.Type, tree: Any) -> list[inspect.Type]:
         return _alternatives(kind.type, tree)
     if not isinstance(kind, inspect.UnionType):
         return [kind]
-    choices = [choice for each in kind.types for choice in _alternatives(each, tree)]
-    tagged = [each for each in choices if isinstance(each, inspect.StructType) and each.tag_field]
-    meant: list[inspect.Type] = [
-        each for each in tagged if isinstance(tree, dict) and tree.get(each.tag_field) == each.tag
-    ]
-    return meant or choices
+    choices = list[inspect.Type]()
+    for each in kind.types:
+        choices += _alternatives(each, tree)
+    return [each for each in choices if _has_tag(each, tree)] or choices
+
+
+def _has_tag(kind: inspect.Type, tree: Any) -> bool:
+    if not isinstance(kind, inspect.StructType) or not isinstance(tree, dict):
+        return False
+    return kind.tag_field in tree and kind.tag == tree[kind.tag_field]
 
 
 def _children(parent: inspect.Type, step: str) -> list[inspect.Type]:
@@ -166,22 +178,22 @@ def _children(parent: inspect.Type, step: str) -> list[inspect.Type]:
 
 
 def _fields(types: Sequence[inspect.Type]) -> list[str]:
-    structs = [each for each in types if isinstance(each, inspect.StructType)]
-    return [field.encode_name for struct in structs for field in struct.fields]
+    names = list[str]()
+    for each in types:
+        if isinstance(each, inspect.StructType):
+            names += [field.encode_name for field in each.fields]
+    return names
 
 
 def _values(
     types: Sequence[inspect.Type], parents: Sequence[inspect.Type], step: Sequence[str]
 ) -> list[str]:
-    members = [
-        str(member.value)
-        for each in types
-        if isinstance(each, inspect.EnumType)
-        for member in each.cls
-    ]
-    structs = [each for each in parents if isinstance(each, inspect.StructType)]
-    return (
-        members
-        or [str(struct.tag) for struct in structs if [struct.tag_field] == list(step)]
-        or ["another value"]
-    )
+    members = list[str]()
+    for each in types:
+        if isinstance(each, inspect.EnumType):
+            members += [str(member.value) for member in each.cls]
+    tags = list[str]()
+    for parent in parents:
+        if isinstance(parent, inspect.StructType) and [parent.tag_field] == list(step):
+            tags.append(str(parent.tag))
+    return members or tags or ["another value"]

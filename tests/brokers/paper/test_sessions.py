@@ -23,9 +23,14 @@ from tests.brokers.paper.venue import (
 )
 from trading_intents.brokers.paper.book.matching import OrderBook
 from trading_intents.brokers.paper.broker import PaperBroker
-from trading_intents.brokers.paper.model import PaperAccount, PaperHolding, PaperTerms
+from trading_intents.brokers.paper.model import (
+    PaperAccount,
+    PaperHolding,
+    PaperTerms,
+    PostedQuote,
+)
 from trading_intents.brokers.paper.prices import walk_middle_cents
-from trading_intents.brokers.paper.store import quote_of
+from trading_intents.brokers.paper.store import QUOTE_COLUMNS
 from trading_intents.brokers.paper.venue.model import VenueReply, VenueRequest
 from trading_intents.brokers.port import (
     DUPLICATE_ID,
@@ -373,9 +378,8 @@ async def test_a_run_can_be_replayed_from_what_is_recorded(venue: Venue) -> None
     rows = await venue.owner.fetch(
         "SELECT * FROM paper_events WHERE account_id = $1 ORDER BY seq", account
     )
-    quotes = await venue.owner.fetch(
-        "SELECT * FROM paper_quotes WHERE organization_id = $1 ORDER BY number", venue.organization
-    )
+    posted = f"SELECT {QUOTE_COLUMNS} FROM paper_quotes q WHERE organization_id = $1"
+    quotes = await venue.owner.fetch(f"{posted} ORDER BY number", venue.organization)
     commands = await venue.owner.fetch(
         "SELECT * FROM paper_journal WHERE account_id = $1 ORDER BY seq", account
     )
@@ -388,7 +392,7 @@ async def test_a_run_can_be_replayed_from_what_is_recorded(venue: Venue) -> None
         holding=PaperHolding(),
         orders={},
     )
-    for row in sorted([*quotes, *commands], key=lambda row: row.get("posted_at") or row["at"]):
+    for row in sorted([*quotes, *commands], key=lambda row: row["at"]):
         replay(book, row)
     replayed = [
         (str(h.event.kind), h.event.exec_id, h.event.quantity, h.event.price) for h in book.events
@@ -400,8 +404,8 @@ async def test_a_run_can_be_replayed_from_what_is_recorded(venue: Venue) -> None
 
 
 def replay(book: OrderBook, row: asyncpg.Record) -> None:
-    if row.get("posted_at"):
-        book.feed(quote_of(row))
+    if row.get("bid"):
+        book.feed(PostedQuote(**row))
         return
     asked = msgspec.json.decode(row["ticket"], type=OrderTicket)
     wanted = PaperTerms(**{name: getattr(asked, name) for name in PaperTerms.__struct_fields__})

@@ -23,10 +23,8 @@ IdempotencyKey = Annotated[
     str,
     Meta(
         pattern=r"^[\x20-\x7e]{1,128}$",
-        description="A new one for each order that is meant, such as a "
-        "UUID. After a lost answer repeat "
-        "the call with "
-        "the same one and the same arguments: it is carried out once.",
+        description="A new one for each order that is meant, such as a UUID. After a lost answer "
+        "repeat the call with the same one and the same arguments: it is carried out once.",
     ),
 ]
 TakeProfit = Annotated[
@@ -116,9 +114,7 @@ class HaltArguments(AccountArguments, frozen=True, kw_only=True):
 
 def input_schema(kind: type[ToolArguments]) -> dict[str, Any]:
     """JSON Schema of an object, with nothing to look up elsewhere."""
-    schema = msgspec.json.schema(kind)
-    return {
-        name: value
-        for name, value in schema["$defs"][kind.__name__].items()
-        if name not in ("title", "description")
-    }
+    schema: dict[str, Any] = msgspec.json.schema(kind)["$defs"][kind.__name__]
+    schema.pop("title")
+    schema.pop("description", None)
+    return schema

@@ -18,9 +18,10 @@ from trading_intents_client.errors import TradingError
 
 NAME = "trading-intents"
 INSTRUCTIONS = (
-    "Tools of a trading platform. Amounts are decimal numbers as text. A refusal has a `code`, and for each limit in "
-    "`triggered` its `limit`, what was `asked` and what is `left`. Do not repeat what was refused; after an error with "
-    "`may_be_recorded` repeat the same call with the same idempotency_key."
+    "Tools of a trading platform. Amounts are decimal numbers as text. A refusal has a `code`, and "
+    "for each limit in `triggered` its `limit`, what was `asked` and what is `left`. Do not repeat "
+    "what was refused; after an error with `may_be_recorded` repeat the same call with the same "
+    "idempotency_key."
 )
 
 
@@ -33,11 +34,8 @@ def make_server(client: AsyncTradingClient, allow_trading: bool, version: str) -
             caller = await client.organization.caller()
         except TradingError as error:
             raise MCPError(types.INTERNAL_ERROR, str(error)) from None
-        return types.ListToolsResult(
-            tools=[
-                _shown(tool) for tool in by_name.values() if tool.is_offered(caller, allow_trading)
-            ]
-        )
+        offered = [each for each in by_name.values() if each.is_offered(caller, allow_trading)]
+        return types.ListToolsResult(tools=list(map(_shown, offered)))
 
     async def call_tool(_: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         tool = by_name.get(params.name)

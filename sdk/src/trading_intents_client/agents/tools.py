@@ -212,61 +212,56 @@ TOOLS = (
         get_limits,
         OptionalSymbolArguments,
         None,
-        "The limits by which orders are judged: the budget of this key (`api_key`, with what "
-        "is `used` of it today), "
-        "and those of the organization, the account and a symbol, where the key may read them. null: there are none.",
+        "The limits by which orders are judged: the budget of this key (`api_key`, with what is "
+        "`used` of it today), and those of the organization, the account and a symbol, where the "
+        "key may read them. null: there are none.",
     ),
     AgentTool(
         evaluate_order,
         OrderArguments,
         READ_CONTROLS,
-        "Whether controls and limits would let an order pass now, and what is left of each "
-        "limit that would not. "
-        "It places nothing.",
+        "Whether controls and limits would let an order pass now, and what is left of each limit "
+        "that would not. It places nothing.",
     ),
     AgentTool(
         place_order,
         PlaceOrderArguments,
         "submit_intent",
-        "Places an order with real effect at the account's broker. Without prices it is a "
-        "market order. The answer "
-        f"means that it is recorded and will be sent; `list_orders` with its intent_id has the outcome. {UNDONE} Safe "
-        "to repeat with the same idempotency_key.",
+        "Places an order with real effect at the account's broker. Without prices it is a market "
+        "order. The answer means that it is recorded and will be sent; `list_orders` with its "
+        f"intent_id has the outcome. {UNDONE} Safe to repeat with the same idempotency_key.",
         is_trading=True,
     ),
     AgentTool(
         replace_order,
         ReplaceOrderArguments,
         "submit_intent",
-        "Changes an open order of the same kind: quantity is the new total, and its prices "
-        "are given again, changed or "
-        f"not. {UNDONE} Safe to repeat with the same idempotency_key.",
+        "Changes an open order of the same kind: quantity is the new total, and its prices are "
+        f"given again, changed or not. {UNDONE} Safe to repeat with the same idempotency_key.",
         is_trading=True,
     ),
     AgentTool(
         cancel_order,
         IntentArguments,
         "submit_intent",
-        "Asks for an open order to be cancelled. A cancelled order cannot be restored. Safe "
-        "to repeat.",
+        "Asks for an open order to be cancelled. A cancelled order cannot be restored. Safe to "
+        "repeat.",
         is_trading=True,
     ),
     AgentTool(
         cancel_all,
         OptionalSymbolArguments,
         "submit_intent",
-        "Asks for up to 500 open orders of an account, or of one symbol, to be cancelled; "
-        "`more` says to call again. "
-        "Cancelled orders cannot be restored. Safe to repeat.",
+        "Asks for up to 500 open orders of an account, or of one symbol, to be cancelled; `more` "
+        "says to call again. Cancelled orders cannot be restored. Safe to repeat.",
         is_trading=True,
     ),
     AgentTool(
         close_position,
         ClosePositionArguments,
         "submit_intent",
-        "Closes a position by a market order for what open orders do not close already. It "
-        "passes a halt. "
-        f"{UNDONE} Safe to repeat with the same idempotency_key.",
+        "Closes a position by a market order for what open orders do not close already. It passes "
+        f"a halt. {UNDONE} Safe to repeat with the same idempotency_key.",
         is_trading=True,
     ),
     AgentTool(

@@ -1,5 +1,4 @@
-"""The client for asyncio: where the platform is, who calls, and the way to accounts, market and
-organization."""
+"""The client for asyncio: its endpoint, its credentials, its accounts, market, organization."""
 
 import os
 from collections.abc import Iterable
@@ -31,6 +30,7 @@ from trading_intents_client.types.enums import (
     EnvironmentName,
     SortOrderName,
 )
+from trading_intents_client.types.trading import OrderRecord, Position
 
 MIN_ID_CHARACTERS = 8  # of an id that is not typed whole
 
@@ -148,16 +148,13 @@ class AsyncTradingClient:
         """The events of all accounts of the organization, over gRPC: it needs the extra `grpc`."""
 
         async def snapshot(cursor: str | None) -> GapEvent:
-            found = [
-                await self.account(account.id)._snapshot(cursor)
-                async for account in self.accounts()
-            ]
-            orders = tuple(order for gap in found for order in gap.orders)
-            return GapEvent(
-                orders=orders,
-                positions=tuple(p for gap in found for p in gap.positions),
-                cursor=cursor,
-            )
+            orders = list[OrderRecord]()
+            positions = list[Position]()
+            async for account in self.accounts():
+                gap = await self.account(account.id)._snapshot(cursor)
+                orders += gap.orders
+                positions += gap.positions
+            return GapEvent(orders=tuple(orders), positions=tuple(positions), cursor=cursor)
 
         source = event_source(self._transport, None, kinds, "grpc")
         return AsyncEventStream(source, snapshot, after, self._transport.options.max_retries)

@@ -38,11 +38,13 @@ def halt_body(reason: str, cancel_orders: bool, close_positions: bool) -> dict[s
 
 def limits_body(limits: Limits | KeyLimits) -> dict[str, object]:
     """The limits alone, also of a record that was read: what is None is cleared."""
-    names = (KeyLimits if isinstance(limits, KeyLimits) else Limits).__struct_fields__
-    fields = {name: getattr(limits, name) for name in names}
-    return given_fields(**fields) | {
-        name: text_of(value) for name, value in fields.items() if isinstance(value, Decimal)
-    }
+    kind = KeyLimits if isinstance(limits, KeyLimits) else Limits
+    body = {}
+    for name in kind.__struct_fields__:
+        value = getattr(limits, name)
+        if value is not None:
+            body[name] = text_of(value) if isinstance(value, Decimal) else value
+    return body
 
 
 class AsyncAccountControls:

@@ -180,12 +180,12 @@ class AsyncBasket:
     async def send(self) -> list[AsyncPlacedOrder | TradingError]:
         """Sends all, and answers in their order what each became: the placed order, or the error of
         it alone."""
-        turns = asyncio.Semaphore(MAX_AT_ONCE)
+        slots = asyncio.Semaphore(MAX_AT_ONCE)
 
         async def send_one(
             account_id: str, command: Command, reference: str | None, key: str
         ) -> AsyncPlacedOrder:
-            async with turns:
+            async with slots:
                 account = self._find_account(account_id)
                 return await account.submit(
                     command, client_reference_id=reference, idempotency_key=key

@@ -42,13 +42,15 @@ class AsyncPages(Generic[T]):
         self._transport = transport
         self._path = path
         self._params = dict(params)
-        self._kind: Any = Page[kind]  # type: ignore[valid-type]  # a type that is known at run time only
+        self._kind: Any = Page[kind]  # type: ignore[valid-type]  # known at run time only
         self._bind = bind
 
     async def page(self, *, limit: int = MAX_PAGE, cursor: str | None = None) -> Page[T]:
         """One page of at most `limit` items; the first, or the one that an earlier page's
         `next_cursor` names."""
-        params = self._params | {"limit": str(limit)} | ({"next_cursor": cursor} if cursor else {})
+        params = self._params | {"limit": str(limit)}
+        if cursor:
+            params["next_cursor"] = cursor
         page: Page[T] = await self._transport.call("GET", self._path, self._kind, params=params)
         return Page(data=tuple(map(self._bind, page.data)), next_cursor=page.next_cursor)
 

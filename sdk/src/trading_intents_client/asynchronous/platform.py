@@ -1,5 +1,4 @@
-"""The platform itself: health, metrics, descriptions, brokers, and the embedded identity
-provider."""
+"""The platform itself: health, metrics, descriptions, brokers, the embedded identity provider."""
 
 from typing import Any
 

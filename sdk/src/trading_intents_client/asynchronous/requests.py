@@ -84,31 +84,31 @@ def order_spec(
     time_in_force: str | None,
 ) -> dict[str, dict[str, str | int]]:
     """The kind of the order follows from its prices."""
-    kinds = {
-        (False, False): "Market",
-        (True, False): "Limit",
-        (False, True): "Stop",
-        (True, True): "StopLimit",
-    }
-    kind = kinds[limit is not None, stop is not None]
+    kind = "Limit" if stop is None else "StopLimit"
+    if limit is None:
+        kind = "Market" if stop is None else "Stop"
     if trail is not None or trail_bps is not None:
         if kind != "Market" or (trail is not None and trail_bps is not None):
             raise ValueError("a trailing stop has trail or trail_bps, and no other price")
         kind = "TrailingStop"
-    prices = {"stop_price": stop, "limit_price": limit, "trail_amount": trail}
     fields: dict[str, str | int] = {"quantity": text_of(quantity)}
-    fields |= {name: text_of(price) for name, price in prices.items() if price is not None}
-    fields |= {} if trail_bps is None else {"trail_bps": trail_bps}
-    fields |= {} if time_in_force is None else {"time_in_force": str(time_in_force)}
+    prices = {"stop_price": stop, "limit_price": limit, "trail_amount": trail}
+    for name, price in prices.items():
+        if price is not None:
+            fields[name] = text_of(price)
+    if trail_bps is not None:
+        fields["trail_bps"] = trail_bps
+    if time_in_force is not None:
+        fields["time_in_force"] = str(time_in_force)
     return {kind: fields}
 
 
 def _stop_fields(given: StopPrices) -> dict[str, str]:
     prices = given if isinstance(given, tuple) else (given,)
-    return {
-        name: text_of(price)
-        for name, price in zip(("stop_price", "limit_price"), prices, strict=False)
-    }
+    fields = {}
+    for name, price in zip(("stop_price", "limit_price"), prices, strict=False):
+        fields[name] = text_of(price)
+    return fields
 
 
 def create_command(
@@ -143,17 +143,16 @@ def create_command(
         trail_bps=trail_bps,
         time_in_force=time_in_force,
     )
-    exits: dict[str, Any] = (
-        {} if take_profit is None else {"take_profit": {"limit_price": text_of(take_profit)}}
-    )
-    exits |= {} if stop_loss is None else {"stop_loss": _stop_fields(stop_loss)}
-    exits |= {} if exits_time_in_force is None else {"time_in_force": str(exits_time_in_force)}
+    exits: dict[str, Any] = {}
+    if take_profit is not None:
+        exits["take_profit"] = {"limit_price": text_of(take_profit)}
+    if stop_loss is not None:
+        exits["stop_loss"] = _stop_fields(stop_loss)
+    if exits_time_in_force is not None:
+        exits["time_in_force"] = str(exits_time_in_force)
     pair = None if one_cancels_other is None else _stop_fields(one_cancels_other)
-    return {
-        "type": "CREATE",
-        "payload": payload
-        | given_fields(route_strategy=route, exits=exits or None, one_cancels_other=pair),
-    }
+    payload |= given_fields(route_strategy=route, exits=exits or None, one_cancels_other=pair)
+    return {"type": "CREATE", "payload": payload}
 
 
 def replace_command(

@@ -40,9 +40,8 @@ class Account:
         self._wrapped = wrapped
 
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}{repr(self._wrapped).removeprefix(type(self._wrapped).__name__)}"
-        )
+        wrapped = type(self._wrapped).__name__
+        return f"{type(self).__name__}{repr(self._wrapped).removeprefix(wrapped)}"
 
     @property
     def id(self) -> str:

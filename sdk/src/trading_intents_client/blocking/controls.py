@@ -27,9 +27,8 @@ class AccountControls:
         self._wrapped = wrapped
 
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}{repr(self._wrapped).removeprefix(type(self._wrapped).__name__)}"
-        )
+        wrapped = type(self._wrapped).__name__
+        return f"{type(self).__name__}{repr(self._wrapped).removeprefix(wrapped)}"
 
     def get(self) -> Control:
         """The account's switch; NotFound when it was never set."""

@@ -51,7 +51,7 @@ class LoopThread:
         def start() -> None:
             task = asyncio.get_running_loop().create_task(called())
             tasks.append(task)
-            task.add_done_callback(lambda ended: _settle(done, ended))
+            task.add_done_callback(lambda ended: _copy_result(done, ended))
 
         loop = self._schedule(start)
         try:
@@ -129,7 +129,7 @@ def _end_loop(loop: asyncio.AbstractEventLoop) -> None:
         loop.call_soon_threadsafe(loop.stop)
 
 
-def _settle(done: "Future[T]", ended: "asyncio.Task[T]") -> None:
+def _copy_result(done: "Future[T]", ended: "asyncio.Task[T]") -> None:
     """Not by `asyncio.wrap_future`, which makes another CancelledError of one whose cause has an
     Idempotency-Key."""
     try:

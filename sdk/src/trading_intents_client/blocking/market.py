@@ -17,9 +17,8 @@ class Market:
         self._wrapped = wrapped
 
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}{repr(self._wrapped).removeprefix(type(self._wrapped).__name__)}"
-        )
+        wrapped = type(self._wrapped).__name__
+        return f"{type(self).__name__}{repr(self._wrapped).removeprefix(wrapped)}"
 
     def quotes(self, *, order: SortOrderName | None = None) -> Pages[Quote]:
         """The paper broker's quotes, as the organization sees them."""

@@ -38,9 +38,8 @@ class Organization:
         self._wrapped = wrapped
 
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}{repr(self._wrapped).removeprefix(type(self._wrapped).__name__)}"
-        )
+        wrapped = type(self._wrapped).__name__
+        return f"{type(self).__name__}{repr(self._wrapped).removeprefix(wrapped)}"
 
     def caller(self) -> Caller:
         """The owner of the client's credential, and what it may call."""

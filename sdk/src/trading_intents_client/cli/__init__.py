@@ -8,7 +8,7 @@ OF_EXTRA = ("rich", "typer")
 
 def main() -> None:
     try:
-        from trading_intents_client.cli.program import cli  # noqa: PLC0415  # the client works without the extra
+        from trading_intents_client.cli.program import cli  # noqa: PLC0415  # of an extra
     except ModuleNotFoundError as error:
         if error.name not in OF_EXTRA:
             raise

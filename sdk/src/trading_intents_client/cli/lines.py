@@ -16,27 +16,18 @@ from trading_intents_client import (
 )
 from trading_intents_client.cli.reasons import order_reason
 from trading_intents_client.cli.tables import amount, rounded
+from trading_intents_client.stream.events import StreamedAction
 
 
 def event_line(event: Event) -> str:
     match event:
         case ActionEvent(action=action):
-            prices = (
-                f" limit {amount(action.limit_price)}" if action.limit_price is not None else ""
-            )
-            prices += f" stop {amount(action.stop_price)}" if action.stop_price is not None else ""
-            prices += (
-                f" trail {amount(action.trail_amount)}" if action.trail_amount is not None else ""
-            )
-            prices += f" trail {action.trail_bps} bps" if action.trail_bps is not None else ""
-            return (
-                f"{action.action_type} {action.order_side} {amount(action.quantity)} "
-                f"{action.symbol}{prices}"
-            )
+            return _action_line(action)
         case OrderEvent(order=order):
-            filled = f" {amount(order.filled_quantity)} of {amount(order.quantity)}"
-            return f"order {order.symbol}{filled} {order.order_status}" + (
-                f": {reason}" if (reason := order_reason(order)) else ""
+            filled = f"{amount(order.filled_quantity)} of {amount(order.quantity)}"
+            reason = order_reason(order)
+            return f"order {order.symbol} {filled} {order.order_status}" + (
+                f": {reason}" if reason else ""
             )
         case TradeEvent(trade=trade):
             return (
@@ -63,6 +54,17 @@ def event_line(event: Event) -> str:
             return f"{kind} (unknown to this version)"
         case _:
             return type(event).__name__
+
+
+def _action_line(action: StreamedAction) -> str:
+    line = f"{action.action_type} {action.order_side} {amount(action.quantity)} {action.symbol}"
+    prices = {"limit": action.limit_price, "stop": action.stop_price, "trail": action.trail_amount}
+    for name, price in prices.items():
+        if price is not None:
+            line += f" {name} {amount(price)}"
+    if action.trail_bps is not None:
+        line += f" trail {action.trail_bps} bps"
+    return line
 
 
 def event_time(event: Event) -> datetime:

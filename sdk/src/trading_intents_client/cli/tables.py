@@ -8,6 +8,7 @@ from decimal import Decimal
 from operator import attrgetter
 from typing import Any
 
+from msgspec import Struct
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
@@ -30,88 +31,105 @@ SIDES = {"SELL_SHORT": "SHORT"}
 Fields = dict[str, str | Callable[[Any], object]]
 
 
+class Column(Struct, frozen=True):
+    """A column with the cells that show its values. Numbers stand at its right."""
+
+    name: str
+    values: list[object]
+    cells: list[str]
+    width: int
+    is_numeric: bool
+
+
 def print_table(
     fields: Fields, records: Iterable[object], empty: str, below: Sequence[str] = ()
 ) -> None:
     """Leaves columns without any value out. `below` names those that move below their row when
     there is no room."""
     shown = list(records)
-    getters = {
-        name: attrgetter(field) if isinstance(field, str) else field
-        for name, field in fields.items()
-    }
-    columns = {name: [getter(record) for record in shown] for name, getter in getters.items()}
-    texts = {
-        name: align(values)
-        for name, values in columns.items()
-        if any(value is not None for value in values)
-    }
+    columns = _read_columns(fields, shown)
     out = Console(highlight=False, emoji=False)
-    if not texts:
+    if not columns:
         out.print(empty)
         return
-    moved: list[str] = []
-    for name in (name for name in below if name in texts):
-        if _width(texts, moved) > out.width:
-            moved.append(name)
-    kept = [name for name in texts if name not in moved]
-    widths = {name: max(map(cell_len, (name, *texts[name]))) for name in kept}
-    rights = {
-        name for name in kept if any(isinstance(value, Decimal | int) for value in columns[name])
-    }
-    out.print(_line(((name, name, "bold") for name in kept), widths, rights), soft_wrap=True)
+    moved: list[Column] = []
+    for name in below:
+        if name in columns and _width(columns) > out.width:
+            moved.append(columns.pop(name))
+    out.print(_title_line(columns), soft_wrap=True)
     for row in range(len(shown)):
-        cells = ((name, texts[name][row], COLOURS.get(texts[name][row], "")) for name in kept)
-        out.print(_line(cells, widths, rights), soft_wrap=True)
-        for name in moved:
-            if columns[name][row] is not None:
+        out.print(_row_line(columns, row), soft_wrap=True)
+        for column in moved:
+            if column.values[row] is not None:
                 filled = textwrap.fill(
-                    texts[name][row], out.width, initial_indent=GAP, subsequent_indent=GAP
+                    column.cells[row], out.width, initial_indent=GAP, subsequent_indent=GAP
                 )
                 out.print(Text(filled, style="dim"), soft_wrap=True)
 
 
-def _width(texts: Mapping[str, Sequence[str]], moved: Sequence[str]) -> int:
-    widths = [
-        max(map(cell_len, (name, *values))) for name, values in texts.items() if name not in moved
-    ]
-    return sum(widths) + len(GAP) * (len(widths) - 1)
+def _read_columns(fields: Fields, records: Sequence[object]) -> dict[str, Column]:
+    columns = {}
+    for name, field in fields.items():
+        getter = attrgetter(field) if isinstance(field, str) else field
+        values = list(map(getter, records))
+        if any(value is not None for value in values):
+            columns[name] = _make_column(name, values)
+    return columns
 
 
-def _line(
-    cells: Iterable[tuple[str, str, str]], widths: Mapping[str, int], rights: set[str]
-) -> Text:
+def _make_column(name: str, values: list[object]) -> Column:
+    cells = align(values)
+    width = max(map(cell_len, (name, *cells)))
+    return Column(name, values, cells, width, any(map(_is_number, values)))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Decimal | int)
+
+
+def _width(columns: Mapping[str, Column]) -> int:
+    return sum(column.width for column in columns.values()) + len(GAP) * (len(columns) - 1)
+
+
+def _title_line(columns: Mapping[str, Column]) -> Text:
     line = Text()
-    for name, text, style in cells:
-        room = " " * (widths[name] - cell_len(text))
-        line.append((GAP if line else "") + (room if name in rights else ""))
-        line.append(text, style)
-        line.append("" if name in rights else room)
+    for name, column in columns.items():
+        _append_cell(line, column, name, "bold")
     line.rstrip()
     return line
+
+
+def _row_line(columns: Mapping[str, Column], row: int) -> Text:
+    line = Text()
+    for column in columns.values():
+        text = column.cells[row]
+        _append_cell(line, column, text, COLOURS.get(text, ""))
+    line.rstrip()
+    return line
+
+
+def _append_cell(line: Text, column: Column, text: str, style: str) -> None:
+    room = " " * (column.width - cell_len(text))
+    if line:
+        line.append(GAP)
+    if column.is_numeric:
+        line.append(room)
+    line.append(text, style)
+    if not column.is_numeric:
+        line.append(room)
 
 
 def align(values: Sequence[object]) -> list[str]:
     """The cells of a column. Numbers have as much behind their point, in blanks, as the longest of
     them."""
-    texts = [show(value) for value in values]
-    numbers = [isinstance(value, Decimal | int) for value in values]
-    tails = [
-        len(text.partition(".")[2])
-        for text, is_number in zip(texts, numbers, strict=True)
-        if is_number
-    ]
-    if not any(tails):
-        return texts
-    return (
-        [text + " " * _missing(text, max(tails)) for text in texts]
-        if all(numbers)
-        else _mixed(texts, max(tails))
-    )
-
-
-def _mixed(texts: Sequence[str], places: int) -> list[str]:
-    return [text if text == NONE else text + " " * _missing(text, places) for text in texts]
+    cells = list(map(show, values))
+    places = 0
+    for cell, value in zip(cells, values, strict=True):
+        if _is_number(value):
+            places = max(places, len(cell.partition(".")[2]))
+    if not places:
+        return cells
+    return [each if each == NONE else each + " " * _missing(each, places) for each in cells]
 
 
 def _missing(text: str, places: int) -> int:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import httpx
 
+from trading_intents.accounts.model import SecretRef
 from trading_intents.accounts.vault.envelope import EmbeddedVault
 from trading_intents.accounts.vault.master_keys import EnvironmentKeys, KeyFile
 from trading_intents.accounts.vault.openbao import OpenBaoVault
-from trading_intents.accounts.vault.port import SecretRef, Vault
+from trading_intents.accounts.vault.port import Vault
 from trading_intents.clock import Clock
 from trading_intents.config import PREFIX, Settings
 from trading_intents.errors import DatabaseMissing, StartupRefused

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from trading_intents.accounts.model import SecretRef
 from trading_intents.accounts.vault.master_keys import EnvironmentKeys, KeyFile, MasterKey
 from trading_intents.accounts.vault.port import (
     MAX_FIELDS_BYTES,
-    SecretRef,
     decode_fields,
     encode_fields,
 )

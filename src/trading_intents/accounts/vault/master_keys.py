@@ -149,7 +149,7 @@ class KeyFile:
             raise StartupRefused(f"{self._path}: {error.strerror}") from None
 
 
-class _Stored(FrozenStruct, frozen=True):
+class _Stored(FrozenStruct):
     keys: tuple[MasterKey, ...]
 
 

@@ -1,6 +1,5 @@
-"""Secrets in OpenBao or HashiCorp Vault (KV version 2); the database keeps only where. Never
-repeats a request, never follows a redirect, and never lets an HTTP error out: it would carry the
-token and the secret."""
+"""Secrets in OpenBao or HashiCorp Vault (KV version 2); the database keeps only where. Repeats no
+request, follows no redirect, and lets no HTTP error out: it has the token and the secret."""
 
 import asyncio
 import secrets as random
@@ -11,9 +10,9 @@ from typing import NoReturn
 import httpx
 import msgspec
 
+from trading_intents.accounts.model import SecretRef
 from trading_intents.accounts.vault.port import (
     MAX_FIELDS_BYTES,
-    SecretRef,
     decode_fields,
     encode_fields,
 )

@@ -1,24 +1,16 @@
 """The interface of a vault: it seals a credential's secrets into bytes that the database keeps.
-Never shows a secret in an error, and never opens one for another row than the one it was sealed
-for."""
+Never shows a secret in an error, and never opens one for another row than its own."""
 
 from collections.abc import Mapping
 from typing import Protocol
-from uuid import UUID
 
 import msgspec
 
+from trading_intents.accounts.model import SecretRef
 from trading_intents.errors import ValidationFailed
 from trading_intents.secret import Secret
-from trading_intents.trading import FrozenStruct
 
 MAX_FIELDS_BYTES = 128 * 1024  # encoded; more than a request's body can hold
-
-
-class SecretRef(FrozenStruct, frozen=True):
-    organization_id: UUID
-    account_id: UUID
-    credential_id: UUID
 
 
 class Vault(Protocol):

@@ -3,9 +3,8 @@ prove is UNKNOWN."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from decimal import Decimal
 
 import msgspec
 from msgspec.structs import replace
@@ -19,7 +18,9 @@ from trading_intents.brokers.alpaca.order import (
     end_pairs,
     is_made,
     order_body,
+    parts_of,
     replace_body,
+    total_filled,
 )
 from trading_intents.brokers.alpaca.rest import MAX_VERSIONS, AlpacaRest
 from trading_intents.brokers.port import (
@@ -91,11 +92,11 @@ class AlpacaBroker(StreamedSession):
     async def replace(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         """Reads the order's versions first: what they filled must not be asked for again."""
         try:
-            order_id = ticket.broker_order_id
-            named = ticket.orig_client_order_id or ""
-            order = await (
-                self._rest.get(order_id, deadline) if order_id else self._rest.find(named, deadline)
-            )
+            order: AlpacaOrder | None
+            if ticket.broker_order_id:
+                order = await self._rest.get(ticket.broker_order_id, deadline)
+            else:
+                order = await self._rest.find(ticket.orig_client_order_id or "", deadline)
             if order is None:
                 return rejected("unknown_order")
             # It may be replaced by Alpaca itself.
@@ -103,9 +104,11 @@ class AlpacaBroker(StreamedSession):
             chain = await self._rest.list_versions(order, deadline)
         except AnswerUnclear as error:
             raise NotSent(str(error)) from None  # only the reading failed
-        left = ticket.quantity - sum((version.filled_qty for version in chain), Decimal(0))
-        if left <= 0 or len(chain) == MAX_VERSIONS:
-            return rejected("replace_below_filled" if left <= 0 else "too_many_versions")
+        left = ticket.quantity - total_filled(chain)
+        if left <= 0:
+            return rejected("replace_below_filled")
+        if len(chain) == MAX_VERSIONS:
+            return rejected("too_many_versions")
         remember(self._commands, f"order_replace_rejected {order.id}", ticket.client_order_id)
         body = replace_body(ticket, order, left)
         return await self._send_order("PATCH", f"/v2/orders/{order.id}", body, ticket, deadline)
@@ -140,15 +143,15 @@ class AlpacaBroker(StreamedSession):
         return rejected(str(refusal.code or answer.status), refusal.message)
 
     def _acked(self, order: AlpacaOrder) -> CommandResult:
-        self._follow(*order.parts)
-        updates = tuple(event for part in order.parts for event in wire.order_events(part))
+        self._follow(order.parts)
+        updates = tuple(wire.list_events(order.parts))
         return CommandResult(outcome=Outcome.ACKED, broker_order_id=order.id, updates=updates)
 
-    def _follow(self, *orders: AlpacaOrder) -> None:
+    def _follow(self, orders: Iterable[AlpacaOrder]) -> None:
         """Follows open orders while there is no stream. A held one ends or starts only after
         another of its group."""
         if self._stream is None:
-            self._open.update(order.id for order in orders if order.status not in OVER | {"held"})
+            self._open |= {order.id for order in orders if order.status not in OVER | {"held"}}
 
     @answered
     async def cancel(self, ticket: OrderTicket, deadline: float) -> CommandResult:
@@ -156,17 +159,15 @@ class AlpacaBroker(StreamedSession):
         replaced."""
         order_id = ticket.broker_order_id
         if order_id is None:
-            order = await self._rest.find(
-                ticket.orig_client_order_id or "", deadline, is_cancel=True
-            )
+            client_order_id = ticket.orig_client_order_id or ""
+            order = await self._rest.find(client_order_id, deadline, is_cancel=True)
             if order is None:
                 return rejected("unknown_order")
             order_id = order.id
         for _ in range(MAX_VERSIONS):
             remember(self._commands, f"order_cancel_rejected {order_id}", ticket.client_order_id)
-            answer = await self._rest.ask(
-                "DELETE", f"/v2/orders/{order_id}", deadline, is_cancel=True
-            )
+            path = f"/v2/orders/{order_id}"
+            answer = await self._rest.ask("DELETE", path, deadline, is_cancel=True)
             if answer.status == 204:
                 return CommandResult(outcome=Outcome.ACKED, broker_order_id=order_id)
             if answer.refusal.code == wire.NOT_FOUND:
@@ -176,19 +177,15 @@ class AlpacaBroker(StreamedSession):
             order = await self._rest.get(order_id, deadline, is_cancel=True)
             order = (await self._rest.list_later(order, deadline, is_cancel=True))[-1]
             if order.status in FINAL:
-                return rejected(
-                    "too_late", updates=() if is_made(order) else tuple(wire.order_events(order))
-                )
+                updates = () if is_made(order) else tuple(wire.order_events(order))
+                return rejected("too_late", updates=updates)
             if order.status == "pending_cancel":
                 return CommandResult(outcome=Outcome.ACKED, broker_order_id=order.id)
             if order.id == order_id:  # as long again as it has waited
-                age_seconds = (
-                    self._rest.now() - (order.updated_at or self._rest.now())
-                ) // timedelta(seconds=1)
-                raise NotSent(
-                    f"an order that is {order.status} cannot be cancelled yet",
-                    min(60, max(1, age_seconds)),
-                )
+                now = self._rest.now()
+                waited_seconds = (now - (order.updated_at or now)) // timedelta(seconds=1)
+                why = f"an order that is {order.status} cannot be cancelled yet"
+                raise NotSent(why, min(60, max(1, waited_seconds)))
             order_id = order.id
         raise AnswerUnclear("the order has too many versions")
 
@@ -202,24 +199,26 @@ class AlpacaBroker(StreamedSession):
             if order is None:
                 return port.Absent()
             chain = await self._rest.list_later(order, deadline)
-            parts = [part for each in chain for part in each.parts]
-            filled = {each.id for each in parts if each.filled_qty}
-            fills = list[BrokerEvent]()
-            with contextlib.suppress(AnswerUnclear):  # there may be too many since an old order
-                if filled:
-                    listed = await self._rest.list_executions(
-                        order.submitted_at, self._rest.now(), deadline, parts
-                    )
-                    fills = [each for each in listed if each.broker_order_id in filled]
-            if wire.lacks_fills(
-                chain, [each for each in fills if each.broker_order_id in {own.id for own in chain}]
-            ):
-                raise AnswerUnclear(
-                    "Alpaca does not list all executions of the order's versions yet"
-                )
-            return wire.chain_snapshot(chain, fills)
+            fills = await self._list_fills(chain, deadline)
         except (BrokerUnavailable, AuthFailed) as error:
             return port.LookupUnknown(str(error))
+        if wire.lacks_fills(chain, fills):
+            return port.LookupUnknown(
+                "Alpaca does not list all executions of the order's versions yet"
+            )
+        return wire.chain_snapshot(chain, fills)
+
+    async def _list_fills(self, chain: Sequence[AlpacaOrder], deadline: float) -> list[BrokerEvent]:
+        """Gives none where Alpaca has too many executions since an old order."""
+        parts = parts_of(chain)
+        filled = {each.id for each in parts if each.filled_qty}
+        if not filled:
+            return []
+        since = chain[0].submitted_at
+        with contextlib.suppress(AnswerUnclear):
+            listed = await self._rest.list_executions(since, self._rest.now(), deadline, parts)
+            return [each for each in listed if each.broker_order_id in filled]
+        return []
 
     async def updates(self, stream: WebSocketClient) -> AsyncIterator[Reported]:
         while True:
@@ -240,54 +239,55 @@ class AlpacaBroker(StreamedSession):
         followed = set(self._open)
         ended = list[AlpacaOrder]()
         opened = await rest.list_orders(rest.deadline(), status="open")
-        for order_id in list(followed.difference(order.id for order in opened))[:MAX_READ]:
+        followed -= {order.id for order in opened}
+        for order_id in list(followed)[:MAX_READ]:
             with contextlib.suppress(AnswerUnclear):  # one that cannot be read hides no other
                 ended.append(await rest.get(order_id, rest.deadline()))
                 if (first_id := rest.first_of(ended[-1])) and first_id != order_id:
                     ended.append(await rest.get(first_id, rest.deadline()))
-        read = end_pairs([*opened, *(part for order in ended for part in order.parts)])
+        read = end_pairs([*opened, *parts_of(ended)])
         executions = await rest.list_executions(since, rest.now(), rest.deadline(), read)
-        self._open.difference_update(order.id for order in ended)
-        self._follow(*read)
-        return [*(event for order in read for event in wire.order_events(order)), *executions]
+        self._open -= {order.id for order in ended}
+        self._follow(read)
+        return [*wire.list_events(read), *executions]
 
-    async def _parse(self, text: str | bytes) -> "list[BrokerEvent | port.StreamGap]":
+    async def _parse(self, text: str | bytes) -> Sequence[BrokerEvent | port.StreamGap]:
         try:
             frame = wire.frame_of(text)
             if frame.stream != "trade_updates":
-                return []
-            update = msgspec.json.decode(frame.data, type=wire.TradeUpdate)
-            version_id = update.order.replaced_by or ""  # an update of its own is not promised
-            counted = wire.fill_key(update.order.id, update.order.filled_qty)
-            for reported in (update.order.id, f"alpaca:{update.execution_id}", counted, version_id):
-                remember(self._reported, reported, update.event)
-            if not update.order.symbol:
-                return []
-            if update.event in wire.COMMAND_REFUSALS:
-                command = self._commands.get(f"{update.event} {update.order.id}")
-                return [wire.refusal_event(update, command)] if command else []
-            order = await self._rest.adopt(update.order, self._rest.deadline())
-            before = None
-            first_id = self._rest.first_of(order)
-            if (
-                first_id
-                and order.status in OVER
-                and (order.role, order.status) != ("entry", "filled")
-            ):
-                remember(self._unread, first_id, order)
-            if update.event == "replaced" and version_id:
-                remember(self._unread, version_id, order)
-                return []
-            # Then the next list of fills counts it.
-            with contextlib.suppress(BrokerUnavailable, AuthFailed):
-                if not self._rest.has_execution_ids:
-                    before = await self._rest.count_before(order, self._rest.deadline())
-            update = replace(update, order=order)
-            return [*wire.update_events(update, before)]
+                return ()
+            return await self._read_update(msgspec.json.decode(frame.data, type=wire.TradeUpdate))
         except (BrokerUnavailable, AuthFailed) as error:
             return [port.StreamGap(f"an order that Alpaca made cannot be read: {error}")]
         except (msgspec.MsgspecError, ValueError) as error:
             return [port.UnreadableEvent(f"an update: {error}")]
+
+    async def _read_update(self, update: wire.TradeUpdate) -> Sequence[BrokerEvent]:
+        order = update.order
+        version_id = order.replaced_by or ""  # an update of its own is not promised
+        counted = wire.fill_key(order.id, order.filled_qty)
+        for reported in (order.id, f"alpaca:{update.execution_id}", counted, version_id):
+            remember(self._reported, reported, update.event)
+        if not order.symbol:
+            return ()
+        if update.event in wire.COMMAND_REFUSALS:
+            command = self._commands.get(f"{update.event} {order.id}")
+            return [wire.refusal_event(update, command)] if command else ()
+        rest = self._rest
+        order = await rest.adopt(order, rest.deadline())
+        first_id = rest.first_of(order)
+        is_filled_entry = order.role == "entry" and order.status == "filled"
+        if first_id and order.status in OVER and not is_filled_entry:
+            remember(self._unread, first_id, order)
+        if update.event == "replaced" and version_id:
+            remember(self._unread, version_id, order)
+            return ()
+        before = None
+        # Then the next list of fills counts it.
+        with contextlib.suppress(BrokerUnavailable, AuthFailed):
+            if not rest.has_execution_ids:
+                before = await rest.count_before(order, rest.deadline())
+        return wire.update_events(replace(update, order=order), before)
 
     async def _read_versions(self) -> AsyncIterator[BrokerEvent | port.StreamGap]:
         """Reads versions that replaced orders, and groups of orders that ended: Alpaca streams
@@ -296,8 +296,8 @@ class AlpacaBroker(StreamedSession):
         for order_id, cause in list(self._unread.items()):
             try:
                 parts = (await self._rest.get(order_id, self._rest.deadline())).parts
-                changed = (order for order in end_pairs([cause, *parts]) if order != cause)
-                for event in (event for order in changed for event in wire.order_events(order)):
+                changed = [order for order in end_pairs([cause, *parts]) if order != cause]
+                for event in wire.list_events(changed):
                     yield event
                 if cause.status in FINAL and any(part.status not in OVER for part in parts):
                     remember(self._unfinished, order_id, cause)
@@ -311,14 +311,17 @@ class AlpacaBroker(StreamedSession):
         """Includes how orders that were sent since then ended; has no positions if they change
         meanwhile."""
         rest = self._rest
-        deadline = self._rest.deadline(SNAPSHOT_SECONDS)
-        taken_at = self._rest.now()
+        deadline = rest.deadline(SNAPSHOT_SECONDS)
+        taken_at = rest.now()
         account = await rest.read_account(deadline)
         recent = await rest.list_orders(deadline, status="all", nested="true", after=rfc3339(since))
         opened = await rest.list_orders(deadline, status="open")
         known = {order.id for order in opened}
-        closed = [order for order in recent if order.id not in known and order.status != "held"]
-        opened += [order for order in recent if order.id not in known and order.status == "held"]
+        closed = list[AlpacaOrder]()
+        for order in recent:
+            if order.id not in known:
+                listed = opened if order.status == "held" else closed
+                listed.append(order)
         before = await rest.list_positions(taken_at, deadline)
         executions = await rest.list_executions(
             min(since, self._since or since), rest.now(), deadline, closed + opened
@@ -326,24 +329,16 @@ class AlpacaBroker(StreamedSession):
         executions += await rest.list_fees(since, deadline)
         self._since = max(since, taken_at - timedelta(minutes=1))
         positions = await rest.list_positions(taken_at, deadline)
-        self._follow(*opened)
-        for reported in (
-            *(order.id for order in opened),
-            *(each.dedupe_key for each in executions),
-        ):
-            remember(self._reported, reported, "snapshot")
+        self._follow(opened)
+        for order in opened:
+            remember(self._reported, order.id, "snapshot")
+        for each in executions:
+            remember(self._reported, each.dedupe_key, "snapshot")
+        executions += [each for each in wire.list_events(closed) if each.kind in ENDS]
         return port.AccountSnapshot(
             taken_at=taken_at,
-            open_orders=tuple(wire.chain_snapshot([order], ()) for order in opened),
-            executions=(
-                *executions,
-                *(
-                    event
-                    for order in closed
-                    for event in wire.order_events(order)
-                    if event.kind in ENDS
-                ),
-            ),
+            open_orders=tuple([wire.chain_snapshot([order], ()) for order in opened]),
+            executions=tuple(executions),
             positions=positions if positions == before else None,
             balance=account.balance(taken_at),
             notices=account.notices(rest.skew),
@@ -354,18 +349,19 @@ class AlpacaBroker(StreamedSession):
     async def is_mute(self, since: datetime, until: datetime, number: int) -> bool:
         """Also reads the balance and the fees, which no stream reports."""
         rest = self._rest
-        known = [
-            each.dedupe_key for each in await rest.list_executions(since, until, rest.deadline())
-        ]
+        executions = await rest.list_executions(since, until, rest.deadline())
         orders = await rest.list_orders(rest.deadline(), status="open")
         balance = (await rest.read_account(rest.deadline())).balance(rest.now())
         fees = [] if number % FEE_ROUNDS else await rest.list_fees(rest.now(), rest.deadline())
         self._watched = (*fees, balance)
         self._unread = self._unread | self._unfinished
         self._unfinished = {}
-        ours = [each for each in orders if each.client_order_id and each.status == "new"]
-        known += [each.id for each in ours if since < each.submitted_at < until]
-        return any(each not in self._reported for each in known)
+        known = {each.dedupe_key for each in executions}
+        for order in orders:
+            is_ours = order.client_order_id and order.status == "new"
+            if is_ours and since < order.submitted_at < until:
+                known.add(order.id)
+        return not known <= self._reported.keys()
 
 
 INTEGRATION = port.Integration(wire.CAPABILITIES.name, wire.CAPABILITIES, AlpacaBroker)

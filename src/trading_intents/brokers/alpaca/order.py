@@ -1,14 +1,14 @@
 """Orders, single or linked: the bodies that Alpaca is sent, the JSON that it answers with, and the
 names under which the session reports them. Pure: no I/O, no clock."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from trading_intents.brokers.port import LegTicket, OrderTicket
-from trading_intents.brokers.rest_client import Moment, Row, is_uuid
+from trading_intents.brokers.rest_client import BrokerRow, Moment, is_uuid
 from trading_intents.trading import Leg, OrderKind, OrderSide, Symbol, TimeInForce
 from trading_intents.trading import amount_text as text
 
@@ -40,7 +40,7 @@ class Group(NamedTuple):
     parent: str
 
 
-class AlpacaOrder(Row, frozen=True, kw_only=True):
+class AlpacaOrder(BrokerRow, kw_only=True):
     id: str
     client_order_id: str
     status: str
@@ -94,12 +94,13 @@ class AlpacaOrder(Row, frozen=True, kw_only=True):
     @property
     def names(self) -> dict[str, Any]:
         """Ids and symbol, as events have them."""
-        ids = {
+        return {
             "client_order_id": self.client_order_id or None,
             "parent": self.parent,
             "leg": self.leg,
+            "broker_order_id": self.id,
+            "symbol": Symbol(self.symbol or ""),
         }
-        return {**ids, "broker_order_id": self.id, "symbol": Symbol(self.symbol or "")}
 
     @property
     def price(self) -> Decimal | None:
@@ -114,6 +115,18 @@ class AlpacaOrder(Row, frozen=True, kw_only=True):
         if self.side == "buy":
             return OrderSide.BUY
         return OrderSide.SELL_SHORT if self.position_intent == "sell_to_open" else OrderSide.SELL
+
+
+def parts_of(orders: Iterable[AlpacaOrder]) -> list[AlpacaOrder]:
+    """Gives orders, each with its legs."""
+    parts = list[AlpacaOrder]()
+    for order in orders:
+        parts += order.parts
+    return parts
+
+
+def total_filled(orders: Iterable[AlpacaOrder]) -> Decimal:
+    return sum((order.filled_qty for order in orders), Decimal(0))
 
 
 def is_made(order: AlpacaOrder) -> bool:
@@ -168,9 +181,8 @@ def order_body(ticket: OrderTicket) -> dict[str, object]:
         body["extended_hours"] = True
     # A plain sell of what is not held would open a short. Crypto has no shorts, and no intent.
     if ticket.side is not OrderSide.BUY and "/" not in ticket.symbol:
-        body["position_intent"] = (
-            "sell_to_close" if ticket.side is OrderSide.SELL else "sell_to_open"
-        )
+        is_short = ticket.side is OrderSide.SELL_SHORT
+        body["position_intent"] = "sell_to_open" if is_short else "sell_to_close"
     if body.get("order_class") == "oco":  # it closes a position
         del body["limit_price"]  # that of the take profit is it
         body["position_intent"] = f"{body['side']}_to_close"
@@ -196,9 +208,9 @@ def replace_body(ticket: OrderTicket, order: AlpacaOrder, left: Decimal) -> dict
     whole shares only, and nothing but prices of linked orders."""
     body: dict[str, object] = {"client_order_id": ticket.client_order_id, **_prices(ticket)}
     if ticket.kind is OrderKind.TRAILING_STOP:
-        trail = (
-            Decimal(ticket.trail_bps) / 100 if ticket.trail_bps is not None else ticket.trail_amount
-        )
+        trail = ticket.trail_amount
+        if ticket.trail_bps is not None:
+            trail = Decimal(ticket.trail_bps) / 100
         if trail is not None and trail != order.trail:
             body["trail"] = text(trail)
     if order.is_linked:

@@ -20,6 +20,8 @@ from trading_intents.brokers.alpaca.order import (
     is_made,
     is_pair,
     name_of,
+    parts_of,
+    total_filled,
 )
 from trading_intents.brokers.port import (
     AuthFailed,
@@ -46,9 +48,9 @@ FEES_WITHIN = timedelta(days=1)  # fees are listed at the end of the day that th
 
 class AlpacaRest(rest_client.RestClient):
     def __init__(self, context: IntegrationContext) -> None:
-        secrets = (context.secrets[name].reveal() for name in wire.CAPABILITIES.credential_fields)
         # No key has what this changes.
-        self.key, self.secret = (quote(each, punctuation) for each in secrets)
+        self.key = quote(context.secrets["api_key_id"].reveal(), punctuation)
+        self.secret = quote(context.secrets["api_secret"].reveal(), punctuation)
         url = context.settings[f"ALPACA_{context.account.environment.upper()}_URL"]
         headers = {"APCA-API-KEY-ID": self.key, "APCA-API-SECRET-KEY": self.secret}
         super().__init__(context, url, headers, wire.CAPABILITIES.requests_per_minute or 0)
@@ -82,12 +84,11 @@ class AlpacaRest(rest_client.RestClient):
 
     async def find_leg(self, order_id: str, deadline: float) -> AlpacaOrder | None:
         answer = await self._ask_order(order_id, deadline)
-        found = None if answer.refusal.code == wire.NOT_FOUND else answer.read(AlpacaOrder)
-        return (
-            await self.adopt(found, deadline)
-            if found and found.is_linked and not found.is_first
-            else None
-        )
+        if answer.refusal.code == wire.NOT_FOUND:
+            return None
+        found = answer.read(AlpacaOrder)
+        is_leg = found.is_linked and not found.is_first
+        return await self.adopt(found, deadline) if is_leg else None
 
     async def get(self, order_id: str, deadline: float, is_cancel: bool = False) -> AlpacaOrder:
         order = (await self._ask_order(order_id, deadline, is_cancel)).read(AlpacaOrder)
@@ -176,11 +177,7 @@ class AlpacaRest(rest_client.RestClient):
         """The quantity that earlier versions filled. Read once: they are over."""
         if order.replaces and order.id not in self._before:
             chain = await self.list_versions(order, deadline)
-            rest_client.remember(
-                self._before,
-                order.id,
-                sum((version.filled_qty for version in chain[1:]), Decimal(0)),
-            )
+            rest_client.remember(self._before, order.id, total_filled(chain[1:]))
         return self._before[order.id] if order.replaces else Decimal(0)
 
     async def list_orders(self, deadline: float, **query: str) -> list[AlpacaOrder]:
@@ -189,13 +186,12 @@ class AlpacaRest(rest_client.RestClient):
         orders: list[AlpacaOrder] = []
         while len(orders) < MAX_ORDERS:
             asked = {"limit": PAGE_ORDERS, "direction": "asc", **query}
-            page = (await self.ask("GET", "/v2/orders", deadline, params=asked)).read(
-                list[msgspec.Raw]
-            )
+            answer = await self.ask("GET", "/v2/orders", deadline, params=asked)
+            page = answer.read(list[msgspec.Raw])
             orders += self.read_rows(page, AlpacaOrder)
             if len(page) < PAGE_ORDERS:
                 adopted = [await self.adopt(order, deadline) for order in orders if order.symbol]
-                return end_pairs([part for order in adopted for part in order.parts])
+                return end_pairs(parts_of(adopted))
             query.pop("after", None)
             query["after_order_id"] = rest_client.id_of(page[-1])
         raise BrokerUnavailable(f"{MAX_ORDERS} orders, and more")
@@ -214,11 +210,10 @@ class AlpacaRest(rest_client.RestClient):
     ) -> list[BrokerEvent]:
         """Reads the activities, which alone have busts, corrections and the executions' ids; where
         they are not served, the older list of fills. Reads on until the last change of `orders`,
-        should a slow clock have made
-        `until` too early."""
-        until = max(
-            [until, *(order.updated_at + LISTED_WITHIN for order in orders if order.updated_at)]
-        )
+        should a slow clock have made `until` too early."""
+        for order in orders:
+            if order.updated_at:
+                until = max(until, order.updated_at + LISTED_WITHIN)
         if since >= until:
             return []
         if not self.has_execution_ids:
@@ -233,12 +228,12 @@ class AlpacaRest(rest_client.RestClient):
             raise rest_client.AnswerUnclear(
                 f"Alpaca lists no executions: {ACTIVITIES} answers {answer.status}"
             )
-        lines = answer.body.splitlines()
-        if any(
-            line.startswith(b":") and (b"error" in line or b"dropped" in line) for line in lines
-        ):
-            raise rest_client.AnswerUnclear("Alpaca left executions out")
-        rows = (line[5:] for line in lines if line.startswith(b"data:"))
+        rows = list[bytes]()
+        for line in answer.body.splitlines():
+            if line.startswith(b"data:"):
+                rows.append(line[5:])
+            elif line.startswith(b":") and (b"error" in line or b"dropped" in line):
+                raise rest_client.AnswerUnclear("Alpaca left executions out")
         events = self.read_events(rows, wire.Activity, wire.activity_events)
         return [await self._name(event, deadline) for event in events]
 
@@ -285,7 +280,6 @@ class AlpacaRest(rest_client.RestClient):
             if since <= fill.transaction_time < until:
                 order = known.get(fill.order_id) or await self.get(fill.order_id, deadline)
                 known[order.id] = order
-                events.append(
-                    wire.fill_event(fill, order, await self.count_before(order, deadline))
-                )
+                before = await self.count_before(order, deadline)
+                events.append(wire.fill_event(fill, order, before))
         return events

@@ -2,7 +2,7 @@
 I/O, no clock."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 
@@ -10,9 +10,9 @@ import msgspec
 from msgspec.structs import replace
 
 from trading_intents.brokers import port
-from trading_intents.brokers.alpaca.order import WAITING, AlpacaOrder
+from trading_intents.brokers.alpaca.order import WAITING, AlpacaOrder, parts_of, total_filled
 from trading_intents.brokers.port import BrokerBalance, BrokerEvent, EventKind, OrderSnapshot
-from trading_intents.brokers.rest_client import Moment, Row, execution_event, pair_of
+from trading_intents.brokers.rest_client import BrokerRow, Moment, execution_event, pair_of
 from trading_intents.brokers.ulid import not_before
 from trading_intents.trading import (
     Environment,
@@ -68,9 +68,10 @@ COMMAND_REFUSALS = {
     "order_cancel_rejected": _E.CANCEL_REJECTED,
     "order_replace_rejected": _E.REPLACE_REJECTED,
 }
+_REFUSALS = frozenset({_E.REJECTED, *COMMAND_REFUSALS.values()})
 
 
-class TradeUpdate(Row, frozen=True, kw_only=True):
+class TradeUpdate(BrokerRow, kw_only=True):
     event: str
     order: AlpacaOrder
     event_id: str = ""
@@ -81,18 +82,18 @@ class TradeUpdate(Row, frozen=True, kw_only=True):
     timestamp: Moment | None = None
 
 
-class StreamState(FrozenStruct, frozen=True, kw_only=True):
+class StreamState(FrozenStruct, kw_only=True):
     status: str = ""
     streams: tuple[str, ...] = ()
 
 
-class StreamFrame(FrozenStruct, frozen=True, kw_only=True):
+class StreamFrame(FrozenStruct, kw_only=True):
     stream: str = ""
     action: str = ""
     data: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class TradeDetails(Row, frozen=True, kw_only=True):
+class TradeDetails(BrokerRow, kw_only=True):
     order_id: str | None = None
     client_order_id: str | None = None
     symbol: str | None = None
@@ -100,7 +101,7 @@ class TradeDetails(Row, frozen=True, kw_only=True):
     commission: Decimal | None = None
 
 
-class Activity(Row, frozen=True, kw_only=True):
+class Activity(BrokerRow, kw_only=True):
     event_id: str
     ref_id: str
     executed_at: Moment
@@ -110,7 +111,7 @@ class Activity(Row, frozen=True, kw_only=True):
     price: Decimal | None = None
 
 
-class FillActivity(Row, frozen=True, kw_only=True):
+class FillActivity(BrokerRow, kw_only=True):
     """A row of the older list of activities. Its id is not known to be the execution's."""
 
     id: str
@@ -122,7 +123,7 @@ class FillActivity(Row, frozen=True, kw_only=True):
     cum_qty: Decimal
 
 
-class FeeActivity(Row, frozen=True, kw_only=True):
+class FeeActivity(BrokerRow, kw_only=True):
     """A fee of the older list; `qty` is below 0 where it is taken from a coin, and 0 or none where
     it is money."""
 
@@ -133,7 +134,7 @@ class FeeActivity(Row, frozen=True, kw_only=True):
     created_at: Moment | None = None
 
 
-class AlpacaPosition(Row, frozen=True, kw_only=True):
+class AlpacaPosition(BrokerRow, kw_only=True):
     symbol: str
     qty: Decimal
     side: str
@@ -141,7 +142,7 @@ class AlpacaPosition(Row, frozen=True, kw_only=True):
     asset_class: str = ""
 
 
-class AlpacaAccount(Row, frozen=True, kw_only=True):
+class AlpacaAccount(BrokerRow, kw_only=True):
     id: str
     status: str
     account_number: str | None = None
@@ -159,17 +160,19 @@ class AlpacaAccount(Row, frozen=True, kw_only=True):
 
     def notices(self, skew: timedelta) -> tuple[str, ...]:
         """Lists the reasons why it cannot trade. `skew` is between its clock and ours."""
-        blocks = {
-            f"the account is {self.status}": self.status != "ACTIVE",
-            "the account is blocked": self.account_blocked,
-            "trading is blocked": self.trading_blocked,
-            "its user has suspended trading": self.trade_suspended_by_user,
-            (
-                f"our clock and Alpaca's differ by {abs(skew) // timedelta(seconds=1)} s: set up "
-                "NTP"
-            ): bool(skew),
-        }
-        return tuple(text for text, holds in blocks.items() if holds)
+        notices = list[str]()
+        if self.status != "ACTIVE":
+            notices.append(f"the account is {self.status}")
+        if self.account_blocked:
+            notices.append("the account is blocked")
+        if self.trading_blocked:
+            notices.append("trading is blocked")
+        if self.trade_suspended_by_user:
+            notices.append("its user has suspended trading")
+        if skew:
+            seconds = abs(skew) // timedelta(seconds=1)
+            notices.append(f"our clock and Alpaca's differ by {seconds} s: set up NTP")
+        return tuple(notices)
 
 
 def frame_of(text: str | bytes) -> StreamFrame:
@@ -212,6 +215,13 @@ def order_events(order: AlpacaOrder) -> Iterator[BrokerEvent]:
         yield _event(order, kind, kind.lower())
 
 
+def list_events(orders: Iterable[AlpacaOrder]) -> list[BrokerEvent]:
+    events = list[BrokerEvent]()
+    for order in orders:
+        events += order_events(order)
+    return events
+
+
 def refusal_event(update: TradeUpdate, client_order_id: str) -> BrokerEvent:
     kind = COMMAND_REFUSALS[update.event]
     return replace(
@@ -231,9 +241,7 @@ def _event(order: AlpacaOrder, kind: EventKind, name: str) -> BrokerEvent:
         average_price=None if order.replaces else order.filled_avg_price,
         broker_status=order.status,
         venue_time=order.updated_at,
-        reason=kind.lower()
-        if kind in (_E.REJECTED, _E.REPLACE_REJECTED, _E.CANCEL_REJECTED)
-        else None,
+        reason=kind.lower() if kind in _REFUSALS else None,
     )
 
 
@@ -252,9 +260,14 @@ def update_events(update: TradeUpdate, before: Decimal | None = None) -> tuple[B
         quantity=update.qty,
         price=update.price,
     )
-    before = before if order.replaces else Decimal(0)
-    counted = None if before is None or kind is not _E.FILL else before + order.filled_qty
-    at = update.timestamp if kind is _E.FILL else not_before(update.event_id, update.timestamp)
+    at = update.timestamp
+    counted = None
+    if kind is not _E.FILL:
+        at = not_before(update.event_id, at)
+    elif not order.replaces:
+        counted = order.filled_qty
+    elif before is not None:
+        counted = before + order.filled_qty
     return (
         replace(event, **order.names, side=order.order_side, cum_quantity=counted, venue_time=at),
     )
@@ -264,7 +277,7 @@ def activity_events(activity: Activity) -> tuple[BrokerEvent, ...]:
     """Gives none for a dividend and the like. Raises ValueError if it lacks what identifies its
     execution."""
     details = activity.details
-    kind = _EXECUTIONS.get(activity.details.execution_type or "")
+    kind = _EXECUTIONS.get(details.execution_type or "")
     if kind is None:
         return ()
     event = execution_event(
@@ -275,17 +288,18 @@ def activity_events(activity: Activity) -> tuple[BrokerEvent, ...]:
         quantity=activity.qty,
         price=activity.price,
     )
-    ids = {"client_order_id": details.client_order_id, "broker_order_id": details.order_id}
-    at = (
-        activity.executed_at
-        if kind is _E.FILL
-        else not_before(activity.event_id, activity.executed_at)
+    at: datetime | None = activity.executed_at
+    if kind is not _E.FILL:
+        at = not_before(activity.event_id, at)
+    event = replace(
+        event,
+        client_order_id=details.client_order_id,
+        broker_order_id=details.order_id,
+        symbol=Symbol(details.symbol or ""),
+        fee=details.commission,
+        venue_time=at,
     )
-    return (
-        replace(
-            event, **ids, symbol=Symbol(details.symbol or ""), fee=details.commission, venue_time=at
-        ),
-    )
+    return (event,)
 
 
 def fill_event(fill: FillActivity, order: AlpacaOrder, before: Decimal) -> BrokerEvent:
@@ -312,14 +326,14 @@ def fee_events(fee: FeeActivity) -> tuple[BrokerEvent, ...]:
     symbol = pair_of(fee.symbol or "")
     if fee.status != "executed" or "/" not in symbol:
         raise ValueError(f"a fee that is {fee.status}, of {symbol}")
-    key = f"alpaca:fee:{fee.id.rpartition('::')[2]}"
-    taken = fee.qty.copy_negate()
-    at = fee.created_at
-    return (
-        BrokerEvent(
-            kind=_E.FEE, dedupe_key=key, symbol=Symbol(symbol), quantity=taken, venue_time=at
-        ),
+    event = BrokerEvent(
+        kind=_E.FEE,
+        dedupe_key=f"alpaca:fee:{fee.id.rpartition('::')[2]}",
+        symbol=Symbol(symbol),
+        quantity=fee.qty.copy_negate(),
+        venue_time=fee.created_at,
     )
+    return (event,)
 
 
 def fill_key(order_id: str, counted: Decimal) -> str:
@@ -330,29 +344,28 @@ def chain_snapshot(chain: Sequence[AlpacaOrder], fills: Sequence[BrokerEvent]) -
     """The last version, with the events of all versions and legs. Its quantity is its own and what
     earlier versions filled."""
     last = chain[-1]
-    before = sum((order.filled_qty for order in chain[:-1]), Decimal(0))
     return OrderSnapshot(
         client_order_id=last.client_order_id or None,
         broker_order_id=last.id,
         symbol=Symbol(last.symbol or ""),
         side=last.order_side,
-        quantity=before + (last.qty or last.filled_qty),
-        events=(
-            *(event for order in chain for part in order.parts for event in order_events(part)),
-            *fills,
-        ),
+        quantity=total_filled(chain[:-1]) + (last.qty or last.filled_qty),
+        events=(*list_events(parts_of(chain)), *fills),
     )
 
 
 def lacks_fills(chain: Sequence[AlpacaOrder], fills: Sequence[BrokerEvent]) -> bool:
-    """Whether versions filled more than is listed. An order of one version has its count for what
-    is missing."""
-    listed = {
-        each.replaces or each.exec_id or each.dedupe_key: each.quantity or Decimal(0)
-        for each in fills
-    }
-    has_versions = len(chain) > 1 or chain[0].replaces is not None
-    return has_versions and sum(listed.values()) < sum(order.filled_qty for order in chain)
+    """Whether versions filled more than is listed of them. An order of one version has its count
+    for what is missing."""
+    if len(chain) == 1 and chain[0].replaces is None:
+        return False
+    ids = {order.id for order in chain}
+    listed = dict[str, Decimal]()
+    for each in fills:
+        if each.broker_order_id in ids:
+            name = each.replaces or each.exec_id or each.dedupe_key
+            listed[name] = each.quantity or Decimal(0)
+    return sum(listed.values()) < total_filled(chain)
 
 
 def position_event(position: AlpacaPosition, taken_at: datetime) -> BrokerEvent:

@@ -15,19 +15,29 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from trading_intents.brokers import port
 from trading_intents.brokers.fix import messages, wire
 from trading_intents.brokers.fix.messages import FixMessage, ReceivedMessage, SessionEnded
 from trading_intents.brokers.fix.session import FixSession
 from trading_intents.brokers.fix.store import FixStore
 from trading_intents.brokers.fix.wire import Venue
 from trading_intents.brokers.port import (
+    Absent,
+    AccountSnapshot,
     AuthFailed,
+    BrokerBalance,
     BrokerEvent,
     BrokerUnavailable,
+    Capabilities,
     CommandResult,
+    Integration,
+    IntegrationContext,
+    Lookup,
+    LookupUnknown,
+    OrderSnapshot,
     OrderTicket,
     Outcome,
+    StreamGap,
+    UnreadableEvent,
 )
 from trading_intents.brokers.sanitizing import cause_of
 from trading_intents.errors import OutcomeUnknown, PlatformError
@@ -64,7 +74,7 @@ class _Command:
 
 class FixBroker:
     def __init__(
-        self, context: port.IntegrationContext, venue: Venue, capabilities: port.Capabilities
+        self, context: IntegrationContext, venue: Venue, capabilities: Capabilities
     ) -> None:
         self.name = capabilities.name
         self.capabilities = capabilities
@@ -74,15 +84,17 @@ class FixBroker:
         self._session: FixSession | None = None
         self._running: asyncio.Task[None] | None = None
         self._is_closed = False
-        self._events: asyncio.Queue[BrokerEvent | port.StreamGap | None] = asyncio.Queue(MAX_EVENTS)
+        self._events: asyncio.Queue[BrokerEvent | StreamGap | None] = asyncio.Queue(MAX_EVENTS)
         self._commands: dict[str, _Command] = {}
         self._lookups: dict[str, asyncio.Future[ReceivedMessage]] = {}
         self._unreadable: set[tuple[int, int]] = set()  # named already
 
     async def open(self) -> None:
-        pair = self._secret("sender_comp_id"), self._secret("target_comp_id")
+        sender = self._secret("sender_comp_id")
+        target = self._secret("target_comp_id")
+        begin_string = self._venue.begin_string
         try:
-            reset_at = await self._store.open(self.name, self._venue.begin_string, *pair)
+            reset_at = await self._store.open(self.name, begin_string, sender, target)
         except PlatformError as error:
             raise BrokerUnavailable(error.detail) from None
         last_reset = self._venue.last_reset(self._context.clock.now())
@@ -90,7 +102,7 @@ class FixBroker:
             last_reset is not None and reset_at < last_reset
         )
         session = self._session = FixSession(
-            rules=self._rules(*pair, resets),
+            rules=self._rules(sender, target, resets),
             numbers=self._store.numbers,
             store=self._store,
             streams=await self._connect(),
@@ -108,7 +120,9 @@ class FixBroker:
             await self._explain_refusal(session, session.ended)
 
     def _rules(self, sender: str, target: str, resets: bool) -> messages.SessionRules:
-        names = {553: "username", 554: "password"} if self._venue.has_password else {}
+        login = list[tuple[int, str]]()
+        if self._venue.has_password:
+            login = [(553, self._secret("username")), (554, self._secret("password"))]
         return messages.SessionRules(
             begin_string=self._venue.begin_string,
             sender=sender,
@@ -117,9 +131,7 @@ class FixBroker:
             heartbeat_seconds=self._venue.heartbeat_seconds,
             resets=resets,
             has_reset_flag=self._venue.has_reset_flag,
-            logon_fields=self._venue.complete(
-                "A", [(tag, self._secret(name)) for tag, name in names.items()]
-            ),
+            logon_fields=self._venue.complete("A", login),
             max_skew_seconds=self._venue.max_skew_seconds,
         )
 
@@ -146,10 +158,9 @@ class FixBroker:
         found = _EXPECTED.search(ended.logout)
         numbers = session.numbers
         if found and int(found[1]) > numbers.next_out:
+            expected = messages.Numbers(numbers.epoch, numbers.next_in, int(found[1]))
             with contextlib.suppress(PlatformError, messages.SessionTaken):
-                await self._store.write(
-                    messages.Numbers(numbers.epoch, numbers.next_in, int(found[1])), (), ()
-                )
+                await self._store.write(expected, (), ())
         raise BrokerUnavailable(str(ended))
 
     async def _run(self, session: FixSession) -> None:
@@ -159,7 +170,8 @@ class FixBroker:
         finally:
             pruning.cancel()
             waiting: list[asyncio.Future[Any]] = [each.answer for each in self._commands.values()]
-            for each in (*waiting, *self._lookups.values()):
+            waiting += self._lookups.values()
+            for each in waiting:
                 if not each.done():
                     each.set_exception(session.ended or SessionEnded(DOWN))
             if self._events.full():
@@ -196,13 +208,11 @@ class FixBroker:
         if ticket.not_after is not None and now > ticket.not_after:
             return CommandResult(outcome=Outcome.NOT_SENT, message="it is too old")
         account = self._context.account.external_account_id
-        fields = self._venue.complete(
-            msg_type, wire.command(msg_type, ticket, clock.now(), account)
-        )
+        fields = wire.command(msg_type, ticket, clock.now(), account)
+        fields = self._venue.complete(msg_type, fields)
         cancelled_id = ticket.orig_client_order_id if msg_type == wire.CANCEL else None
-        command = self._commands[name] = _Command(
-            cancelled_id, asyncio.get_running_loop().create_future()
-        )
+        answer = asyncio.get_running_loop().create_future()
+        command = self._commands[name] = _Command(cancelled_id, answer)
         try:
             async with asyncio.timeout(deadline - now):
                 await session.send(msg_type, fields, name, ticket.not_after)
@@ -216,26 +226,22 @@ class FixBroker:
 
     async def lookup(
         self, client_order_id: str, broker_order_id: str | None, deadline: float
-    ) -> port.Lookup:
+    ) -> Lookup:
         try:
             async with asyncio.timeout(deadline - self._context.clock.monotonic()):
                 if self._session is None:  # another process has it: the venue's last reports
-                    last = [
-                        each
-                        for each in await self._store.list_open(0)
-                        if each.message.get(11) == client_order_id
-                    ]
-                    return wire.snapshot_of(last[-1]) if last else port.LookupUnknown(DOWN)
+                    reports = await self._store.list_open(0)
+                    last = [each for each in reports if each.message.get(11) == client_order_id]
+                    return wire.snapshot_of(last[-1]) if last else LookupUnknown(DOWN)
                 await self._session.flush()  # it may just be on its way into the table
                 raw = await self._store.find_sent(client_order_id)
                 if raw is None:
-                    return port.Absent(never_sent=True)
+                    return Absent(never_sent=True)
                 if self._venue.lookup == "none":
-                    return port.LookupUnknown("the venue answers no status requests")
-                received = await self._ask(
-                    self._session, client_order_id, broker_order_id, messages.parse(raw)
-                )
-            return port.Absent() if wire.is_absent(received.message) else wire.snapshot_of(received)
+                    return LookupUnknown("the venue answers no status requests")
+                sent = messages.parse(raw)
+                received = await self._ask(self._session, client_order_id, broker_order_id, sent)
+            return Absent() if wire.is_absent(received.message) else wire.snapshot_of(received)
         except (
             messages.NotStored,
             SessionEnded,
@@ -244,7 +250,7 @@ class FixBroker:
             ValueError,
             AssertionError,
         ) as error:
-            return port.LookupUnknown(str(error) or "no answer in time")
+            return LookupUnknown(str(error) or "no answer in time")
 
     async def _ask(
         self,
@@ -253,42 +259,40 @@ class FixBroker:
         broker_order_id: str | None,
         sent: FixMessage,
     ) -> ReceivedMessage:
-        answer = self._lookups.setdefault(
-            client_order_id, asyncio.get_running_loop().create_future()
-        )
-        about = [(tag, sent.get(tag)) for tag in (1, 55, 54)]
-        fields = [(11, client_order_id), (37, broker_order_id or ""), *about]
+        future = asyncio.get_running_loop().create_future()
+        answer = self._lookups.setdefault(client_order_id, future)
+        fields = [(11, client_order_id), (37, broker_order_id or "")]
+        fields += [(tag, sent.get(tag)) for tag in (1, 55, 54)]
+        completed = self._venue.complete(wire.STATUS_REQUEST, fields)
         try:
-            await session.send(
-                wire.STATUS_REQUEST, self._venue.complete(wire.STATUS_REQUEST, fields)
-            )
+            await session.send(wire.STATUS_REQUEST, completed)
             return await asyncio.shield(answer)
         finally:
             self._lookups.pop(client_order_id, None)
 
     # What the venue says.
 
-    async def events(self) -> AsyncIterator[BrokerEvent | port.BrokerBalance | port.StreamGap]:
+    async def events(self) -> AsyncIterator[BrokerEvent | BrokerBalance | StreamGap]:
         while (event := await self._events.get()) is not None:
             yield event
         if self._session and self._session.ended and not self._is_closed:
             raise BrokerUnavailable(str(self._session.ended))
 
-    def _deliver(self, event: BrokerEvent | port.StreamGap) -> None:
+    def _deliver(self, event: BrokerEvent | StreamGap) -> None:
         if self._events.full():  # a snapshot repeats what has no room
             while not self._events.empty():
                 self._events.get_nowait()
-            event = port.StreamGap("events were not taken in time")
+            event = StreamGap("events were not taken in time")
         self._events.put_nowait(event)
 
     def _on_incident(self, incident: FixIncident) -> None:
         self._context.metrics.fix_incidents.labels(incident).inc()
         if reason := _REPORTED_BY_SNAPSHOT.get(incident):
-            self._deliver(port.StreamGap(reason))
+            self._deliver(StreamGap(reason))
 
     def _on_messages(self, batch: Sequence[ReceivedMessage]) -> None:
         """Answers all commands first: the events repeat what their answers have."""
-        reported = list[BrokerEvent | port.StreamGap]()
+        reported = list[BrokerEvent | StreamGap]()
         unreadable = list[str]()
         for received in batch:
             message = received.message
@@ -302,30 +306,34 @@ class FixBroker:
                 command.events.extend(events)
                 if not command.answer.done():
                     command.answer.set_result(message)
-        for event in (*map(port.UnreadableEvent, unreadable), *reported):
+        for reason in unreadable:
+            self._deliver(UnreadableEvent(reason))
+        for event in reported:
             self._deliver(event)
 
     def _find_command(self, received: ReceivedMessage) -> _Command | None:
-        name = received.refused[1] if received.refused else received.message.get(11)
-        command = self._commands.get(name)
-        if command is None and received.message.get(150) in ("4", "6"):
+        refused = received.refused
+        name = refused.client_order_id if refused else received.message.get(11)
+        if command := self._commands.get(name):
+            return command
+        if received.message.get(150) in ("4", "6"):
             # A venue may report a CANCEL under the order's own id.
-            command = next(
-                (each for each in self._commands.values() if each.cancelled_id == name), None
-            )
-        return command
+            for each in self._commands.values():
+                if each.cancelled_id == name:
+                    return each
+        return None
 
-    async def snapshot(self, since: datetime) -> port.AccountSnapshot:
+    async def snapshot(self, since: datetime) -> AccountSnapshot:
         """Repeats the venue's reports: the session misses nothing. Works without a connection. Open
         orders of before a reset are left out where each can be looked up: what happened in between
         may never be reported."""
         taken_at = self._context.clock.now()
         events = list[BrokerEvent]()
-        orders = list[port.OrderSnapshot]()
+        orders = list[OrderSnapshot]()
         unreadable = list[str]()
         try:
-            row = await self._store.read()
-            epoch = row["epoch"] if row and self._venue.lookup != "none" else 0
+            session = await self._store.read()
+            epoch = session.epoch if session and self._venue.lookup != "none" else 0
             for received in await self._store.list_open(epoch):
                 orders += self._read(received, lambda each: [wire.snapshot_of(each)], unreadable)
             skipped = await self._store.list_skipped(since)
@@ -336,22 +344,16 @@ class FixBroker:
         except PlatformError as error:
             raise BrokerUnavailable(error.detail) from None
         for each in skipped:
-            name = f"{each['epoch']}:skipped:{each['number']}"
-            events.append(
-                wire.refusal_event(name, each["type"], each["client_order_id"], "not_delivered")
-            )
-        numbers = (
-            "{begin_string} {sender} to {target}: next in {next_in}, next out {next_out}, epoch "
-            "{epoch}"
-        )
-        remarks = (numbers.format_map(row),) if row else ()
-        return port.AccountSnapshot(
+            name = f"{each.epoch}:skipped:{each.number}"
+            refused = messages.RefusedMessage(each.type, each.client_order_id)
+            events.append(wire.refusal_event(name, refused, "not_delivered"))
+        return AccountSnapshot(
             taken_at=taken_at,
             open_orders=tuple(orders),
             executions=tuple(events),
             positions=None,
             unreadable=tuple(unreadable),
-            remarks=remarks,
+            remarks=(session.remark,) if session else (),
         )
 
     def _read(
@@ -365,12 +367,11 @@ class FixBroker:
             return list(read(received))
         except (ValueError, AssertionError) as error:
             key = (received.epoch, received.number)
-            order = received.message.get(11) or "?"
             if key not in self._unreadable and len(self._unreadable) < MAX_NAMED:
                 self._unreadable.add(key)
-                unreadable.append(
-                    f"message {received.number} of epoch {received.epoch}, order {order}: {error}"
-                )
+                name = f"message {received.number} of epoch {received.epoch}"
+                order = received.message.get(11) or "?"
+                unreadable.append(f"{name}, order {order}: {error}")
             return []
 
 
@@ -396,15 +397,14 @@ def read_venue(path: Path) -> Venue:
 
 
 def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    tables = {
-        name: _merged(base[name], each)
-        for name, each in own.items()
-        if isinstance(each, dict) and name in base
-    }
-    return {**base, **own, **tables}
+    merged = {**base, **own}
+    for name, each in own.items():
+        if isinstance(each, dict) and name in base:
+            merged[name] = _merged(base[name], each)
+    return merged
 
 
-def venues(settings: Mapping[str, str]) -> Iterator[port.Integration]:
+def venues(settings: Mapping[str, str]) -> Iterator[Integration]:
     """The venues in the folder FIX_VENUES: a file NAME.toml is the broker NAME. ValueError, after
     all others, says which files are wrong."""
     folder = settings.get("FIX_VENUES", "")
@@ -420,8 +420,7 @@ def venues(settings: Mapping[str, str]) -> Iterator[port.Integration]:
             wrong.append(str(error))
             continue
         capabilities = venue.capabilities(path.stem)
-        yield port.Integration(
-            path.stem, capabilities, partial(FixBroker, venue=venue, capabilities=capabilities)
-        )
+        connect = partial(FixBroker, venue=venue, capabilities=capabilities)
+        yield Integration(path.stem, capabilities, connect)
     if wrong:
         raise ValueError("; ".join(wrong))

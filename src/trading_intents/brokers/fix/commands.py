@@ -26,12 +26,12 @@ async def show_log(
     """Show an account's messages, oldest first: when stored, direction, epoch and number, the
     message. Heartbeats and test requests are not kept."""
     async with context.database.transaction(read_only=True) as tx:
-        rows = await list_log(tx, account, limit)
-    for row in rows:
-        skipped = "\tskipped as too old" if row["skipped_at"] else ""
-        number = f"{row['epoch']}.{row['number']}"
-        text = readable(masked(row["raw"]))
-        typer.echo(f"{rfc3339(row['at'])}\t{row['direction']}\t{number}\t{text}{skipped}")
+        logged = await list_log(tx, account, limit)
+    for each in logged:
+        skipped = "\tskipped as too old" if each.skipped_at else ""
+        number = f"{each.epoch}.{each.number}"
+        text = readable(masked(each.raw))
+        typer.echo(f"{rfc3339(each.at)}\t{each.direction}\t{number}\t{text}{skipped}")
 
 
 async def reset(

@@ -36,6 +36,10 @@ class FixMessage:
         """The first field with this tag; empty if there is none."""
         return self._first.get(tag, "")
 
+    def find(self, tag: int) -> str | None:
+        """Likewise, but None if it is empty or missing."""
+        return self._first.get(tag) or None
+
     def has(self, tag: int) -> bool:
         return tag in self._first
 
@@ -53,7 +57,11 @@ def encode(begin_string: str, fields: Iterable[tuple[int, str]]) -> bytes:
         raise ValueError("a value holds the separator")
     data = text.encode("latin-1", "replace")
     framed = b"8=%b\x019=%d\x01%b" % (begin_string.encode(), len(data), data)
-    return b"%b10=%03d\x01" % (framed, sum(framed) % 256)
+    return framed + _checksum(framed)
+
+
+def _checksum(framed: bytes) -> bytes:
+    return b"10=%03d\x01" % (sum(framed) % 256)
 
 
 class Framer:
@@ -86,21 +94,24 @@ class Framer:
             end = head.end() + int(head[1])
             if len(self._buffer) < end + 7:
                 return
-            raw = bytes(self._buffer[: end + 7])
-            is_sound = raw.startswith(b"35=", head.end()) and raw[end:] == b"10=%03d\x01" % (
-                sum(raw[:end]) % 256
-            )
-            # A wrong length may reach into the next message.
-            del self._buffer[: len(raw) if is_sound else end]
-            fields = _split(raw[:end]) if is_sound else None
-            yield None if fields is None else FixMessage(fields, raw)
+            yield self._cut(head.end(), end)
+
+    def _cut(self, begin: int, end: int) -> FixMessage | None:
+        """Takes the message whose body begins and ends there; None: it was garbled."""
+        raw = bytes(self._buffer[: end + 7])
+        is_sound = raw.startswith(b"35=", begin) and raw[end:] == _checksum(raw[:end])
+        # A wrong length may reach into the next message.
+        del self._buffer[: len(raw) if is_sound else end]
+        fields = _split(raw[:end]) if is_sound else None
+        return None if fields is None else FixMessage(fields, raw)
 
 
 def _split(data: bytes) -> list[tuple[int, str]] | None:
     """The fields but for the length. None: one of them is none."""
     fields: list[tuple[int, str]] = []
     # No table can hold a text with a NUL.
-    parts = iter(data.decode("latin-1").replace("\0", "?").removesuffix(SOH).split(SOH))
+    text = data.decode("latin-1").replace("\0", "?")
+    parts = iter(text.removesuffix(SOH).split(SOH))
     counted: int | None = None
     for part in parts:
         name, equals, value = part.partition("=")
@@ -151,7 +162,8 @@ def parse_time(text: str) -> datetime | None:
     year, month, day, hour, minute, second = map(int, found.groups()[:6])
     micros = int((found[7] or "0").ljust(6, "0"))
     try:  # of a leap second, the one before
-        return datetime(year, month, day, hour, minute, min(second, 59), micros, UTC)
+        at = datetime(year, month, day, hour, minute, tzinfo=UTC)
+        return at.replace(second=min(second, 59), microsecond=micros)
     except ValueError:
         return None
 
@@ -174,7 +186,7 @@ class SessionTaken(Exception):
     stored."""
 
 
-class Numbers(FrozenStruct, frozen=True):
+class Numbers(FrozenStruct):
     """The numbers of the next message in each direction. `epoch` counts the resets."""
 
     epoch: int = 1
@@ -182,7 +194,7 @@ class Numbers(FrozenStruct, frozen=True):
     next_out: int = 1
 
 
-class SentMessage(FrozenStruct, frozen=True, kw_only=True):
+class SentMessage(FrozenStruct, kw_only=True):
     """`client_order_id`: it is a command, and sent again until it is answered; `not_after`: in
     monotonic seconds, it is not written then. Both None: it is never sent again."""
 
@@ -194,13 +206,18 @@ class SentMessage(FrozenStruct, frozen=True, kw_only=True):
     not_after: float | None = None
 
 
-class ReceivedMessage(FrozenStruct, frozen=True):
-    """`refused`: the type and client order id of the command that a reject names by its number."""
+class RefusedMessage(FrozenStruct):
+    type: str
+    client_order_id: str
+
+
+class ReceivedMessage(FrozenStruct):
+    """`refused`: the command that a reject names by its number."""
 
     epoch: int
     number: int
     message: FixMessage
-    refused: tuple[str, str] | None = None
+    refused: RefusedMessage | None = None
 
 
 class MessageStore(Protocol):
@@ -215,7 +232,7 @@ class MessageStore(Protocol):
         were too old just now, which are never sent from now on. SessionTaken."""
 
 
-class SessionRules(FrozenStruct, frozen=True, kw_only=True):
+class SessionRules(FrozenStruct, kw_only=True):
     begin_string: str
     sender: str
     target: str
@@ -230,11 +247,13 @@ class SessionRules(FrozenStruct, frozen=True, kw_only=True):
         self, msg_type: str, number: int, fields: Fields, now: datetime, orig_time: str = ""
     ) -> bytes:
         """`orig_time`: it is sent again."""
-        dup, orig = ([(43, "Y")], [(122, orig_time)]) if orig_time else ([], [])
-        names = [(49, self.sender), (52, time_text(now)), (56, self.target)]
-        return encode(
-            self.begin_string, [(35, msg_type), (34, str(number)), *dup, *names, *orig, *fields]
-        )
+        header = [(35, msg_type), (34, str(number))]
+        if orig_time:
+            header.append((43, "Y"))
+        header += [(49, self.sender), (52, time_text(now)), (56, self.target)]
+        if orig_time:
+            header.append((122, orig_time))
+        return encode(self.begin_string, [*header, *fields])
 
     def encode_again(self, sent: SentMessage, now: datetime) -> bytes:
         message = parse(sent.raw)
@@ -257,11 +276,12 @@ REASONS = {
 ENDING = frozenset({-2, -1, 9, 10})  # the session is over
 
 
-def find_fault(
-    message: FixMessage, rules: SessionRules, now: datetime
-) -> tuple[int, int | None] | None:
-    """Says why a message cannot be taken: a reason, and the tag. Looks at what every message must
-    have, in the standard's order."""
+MessageFault = tuple[int, int | None]  # a reason, and the tag
+
+
+def find_fault(message: FixMessage, rules: SessionRules, now: datetime) -> MessageFault | None:
+    """Says why a message cannot be taken. Looks at what every message must have, in the standard's
+    order."""
     if message.get(8) != rules.begin_string:
         return -1, None
     if message.number(34) is None:
@@ -269,17 +289,26 @@ def find_fault(
     for tag in (49, 56, 52):
         if not message.get(tag):
             return (4 if message.has(tag) else 1), tag
-    if (message.get(49), message.get(56)) != (rules.target, rules.sender):
+    if message.get(49) != rules.target or message.get(56) != rules.sender:
         return 9, None
-    at = parse_time(message.get(52))
-    if at is None or (
-        rules.max_skew_seconds and abs((now - at).total_seconds()) > rules.max_skew_seconds
-    ):
-        return 10, None
-    if message.get(43) == "Y" and message.type != "4":
-        if not message.get(122):
-            return 1, 122
-        first = parse_time(message.get(122))
-        if first is None or first.replace(microsecond=0) > at:
-            return 10, None
+    if fault := _find_time_fault(message, rules.max_skew_seconds, now):
+        return fault
     return None if message.type.isalnum() and len(message.type) < 4 else (11, None)
+
+
+def _find_time_fault(
+    message: FixMessage, max_skew_seconds: float, now: datetime
+) -> MessageFault | None:
+    at = parse_time(message.get(52))
+    if at is None:
+        return 10, None
+    if max_skew_seconds and abs((now - at).total_seconds()) > max_skew_seconds:
+        return 10, None
+    if message.get(43) != "Y" or message.type == "4":
+        return None
+    if not message.get(122):
+        return 1, 122
+    first = parse_time(message.get(122))
+    if first is None or first.replace(microsecond=0) > at:
+        return 10, None
+    return None

@@ -7,7 +7,23 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from trading_intents.brokers.fix import messages
+from trading_intents.brokers.fix.messages import (
+    ENDING,
+    REASONS,
+    Fields,
+    FixMessage,
+    Framer,
+    MessageStore,
+    NotStored,
+    Numbers,
+    ReceivedMessage,
+    SentMessage,
+    SessionEnded,
+    SessionRules,
+    SessionTaken,
+    find_fault,
+    time_text,
+)
 from trading_intents.clock import Clock
 from trading_intents.errors import OutcomeUnknown, PlatformError
 from trading_intents.telemetry import FixIncident
@@ -36,12 +52,12 @@ class _Batch:
     """Messages that are stored together, then delivered, written and answered. `resend`: the first
     and last number that the counterparty wants again."""
 
-    received: list[messages.ReceivedMessage] = field(default_factory=list)
-    sent: list[messages.SentMessage] = field(default_factory=list)
+    received: list[ReceivedMessage] = field(default_factory=list)
+    sent: list[SentMessage] = field(default_factory=list)
     resend: tuple[int, int] | None = None
     waiters: "list[asyncio.Future[Exception | None]]" = field(default_factory=list)
 
-    def settle(self, failure: Exception | None) -> None:
+    def release(self, failure: Exception | None) -> None:
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_result(failure)
@@ -53,12 +69,12 @@ class FixSession:
 
     def __init__(
         self,
-        rules: messages.SessionRules,
-        numbers: messages.Numbers,
-        store: messages.MessageStore,
+        rules: SessionRules,
+        numbers: Numbers,
+        store: MessageStore,
         streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         clock: Clock,
-        deliver: Callable[[Sequence[messages.ReceivedMessage]], None],
+        deliver: Callable[[Sequence[ReceivedMessage]], None],
         on_incident: Callable[[FixIncident], None] = lambda _: None,
     ) -> None:
         self._rules = rules
@@ -70,11 +86,11 @@ class FixSession:
         self.numbers = numbers
         self.logged_on = asyncio.Event()
         self.in_step = asyncio.Event()  # both sides have what the other sent before the logon
-        self.ended: messages.SessionEnded | None = None
+        self.ended: SessionEnded | None = None
         self._heartbeat_seconds = rules.heartbeat_seconds
         self._pending = _Batch()
         self._work = asyncio.Event()
-        self._queued: dict[int, messages.FixMessage] = {}
+        self._queued: dict[int, FixMessage] = {}
         # The last number that a resend was asked for: until it has come there is a gap.
         self._asked_until = 0
         self._asked_seconds = 0.0
@@ -83,10 +99,11 @@ class FixSession:
         self._sent_seconds = self._received_seconds = clock.monotonic()
         self._is_tested = self._is_test_answered = False
         # It ends when all before is stored and written.
-        self._over: messages.SessionEnded | None = None
+        self._over: SessionEnded | None = None
 
     async def run(self) -> None:
-        loops = [asyncio.create_task(each) for each in (self._read(), self._write(), self._watch())]
+        works = (self._read(), self._write(), self._watch())
+        loops = [asyncio.create_task(each) for each in works]
         if self._rules.is_initiator:
             if self._rules.resets:
                 self._reset()
@@ -94,18 +111,18 @@ class FixSession:
         try:
             for each in (await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED))[0]:
                 each.result()
-        except messages.SessionEnded as error:
+        except SessionEnded as error:
             self.ended = error
-        except (OSError, TimeoutError, messages.SessionTaken, PlatformError) as error:
-            self.ended = messages.SessionEnded(
+        except (OSError, TimeoutError, SessionTaken, PlatformError) as error:
+            self.ended = SessionEnded(
                 f"the connection, the lease or the database was lost: {type(error).__name__}"
             )
         finally:
-            self.ended = self.ended or messages.SessionEnded("it was closed, or failed")
+            self.ended = self.ended or SessionEnded("it was closed, or failed")
             for each in loops:
                 each.cancel()
             self._writer.close()
-            self._pending.settle(messages.NotStored(str(self.ended)))
+            self._pending.release(NotStored(str(self.ended)))
             self.logged_on.set()  # whoever waits looks at `ended`
             self.in_step.set()
             await asyncio.gather(*loops, return_exceptions=True)
@@ -118,24 +135,22 @@ class FixSession:
     async def send(
         self,
         msg_type: str,
-        fields: messages.Fields,
+        fields: Fields,
         client_order_id: str | None = None,
         not_after: float | None = None,
     ) -> None:
         """Returns when the message is stored and written. NotStored; OutcomeUnknown: it was perhaps
         stored, and may be sent when the session is resumed."""
         if self.ended or not self.logged_on.is_set() or self._close_seconds is not None:
-            raise messages.NotStored("the session is down")
+            raise NotStored("the session is down")
         self._put(msg_type, fields, client_order_id, not_after)
         await self.flush()
 
     async def flush(self) -> None:
         """Returns when all that was sent until now is stored and written. Raises as `send` does."""
-        if (
-            failure := messages.NotStored("the session is down")
-            if self.ended
-            else await self._flushed()
-        ):
+        if self.ended:
+            raise NotStored("the session is down")
+        if failure := await self._flushed():
             raise failure
 
     async def log_out(self) -> None:
@@ -147,13 +162,13 @@ class FixSession:
     def _put(
         self,
         msg_type: str,
-        fields: messages.Fields = (),
+        fields: Fields = (),
         client_order_id: str | None = None,
         not_after: float | None = None,
     ) -> None:
         numbers = self.numbers
         raw = self._rules.encode(msg_type, numbers.next_out, fields, self._clock.now())
-        sent = messages.SentMessage(
+        sent = SentMessage(
             epoch=numbers.epoch,
             number=numbers.next_out,
             type=msg_type,
@@ -183,29 +198,28 @@ class FixSession:
                 received = await self._store.write(self.numbers, batch.received, batch.sent)
             except BaseException as error:
                 is_unclear = isinstance(error, OutcomeUnknown | asyncio.CancelledError)
-                batch.settle(OutcomeUnknown() if is_unclear else messages.NotStored("not stored"))
+                batch.release(OutcomeUnknown() if is_unclear else NotStored("not stored"))
                 raise
             try:
                 self._deliver([each for each in received if each.message.type not in _UNDELIVERED])
                 # One that is too old by now leaves a gap, as if it were lost: it is skipped when it
                 # is asked for.
                 now = self._clock.monotonic()
-                self._writer.writelines(
-                    [each.raw for each in batch.sent if (each.not_after or now) >= now]
-                )
+                fresh = [each.raw for each in batch.sent if (each.not_after or now) >= now]
+                self._writer.writelines(fresh)
                 async with asyncio.timeout(WRITE_SECONDS):
                     await self._writer.drain()
                 if batch.resend:
                     await self._resend(*batch.resend)
             finally:
-                batch.settle(None)
+                batch.release(None)
             if self._over:
                 raise self._over
 
     async def _resend(self, first: int, last: int) -> None:
         """Sends commands that have no answer again; a gap fill stands for all other messages."""
         self._on_incident("resend")
-        found: Sequence[messages.SentMessage] | None = None
+        found: Sequence[SentMessage] | None = None
         while found is None or found:
             found, skipped = await self._store.take_resend(self.numbers.epoch, first, last)
             if skipped:
@@ -225,24 +239,22 @@ class FixSession:
         if number < up_to:
             now = self._clock.now()
             fields = [(36, str(up_to)), (123, "Y")]
-            self._writer.write(
-                self._rules.encode(SEQUENCE_RESET, number, fields, now, messages.time_text(now))
-            )
+            time = time_text(now)
+            self._writer.write(self._rules.encode(SEQUENCE_RESET, number, fields, now, time))
 
     def _log_on(self, resets: bool) -> None:
-        reset = [(141, "Y")] if resets else []
-        self._put(
-            LOGON,
-            [(98, "0"), (108, str(self._heartbeat_seconds)), *reset, *self._rules.logon_fields],
-        )
+        fields = [(98, "0"), (108, str(self._heartbeat_seconds))]
+        if resets:
+            fields.append((141, "Y"))
+        self._put(LOGON, [*fields, *self._rules.logon_fields])
 
     def _reset(self) -> None:
         """Begins a new epoch. Messages that wait for their commit would have numbers of the old
         one: they fail."""
-        self.numbers = messages.Numbers(self.numbers.epoch + 1)
+        self.numbers = Numbers(self.numbers.epoch + 1)
         self._queued.clear()
         self._asked_until = 0
-        self._pending.settle(messages.NotStored("the numbers were reset"))
+        self._pending.release(NotStored("the numbers were reset"))
         self._pending = _Batch(received=self._pending.received)
 
     def _log_out(self, text: str = "") -> None:
@@ -251,7 +263,7 @@ class FixSession:
 
     def _leave(self, reason: str, text: str = "") -> None:
         """Ends the session for what the counterparty did, once all before is stored and written."""
-        self._over = self._over or messages.SessionEnded(reason)
+        self._over = self._over or SessionEnded(reason)
         self._log_out(text)
 
     @property
@@ -259,7 +271,7 @@ class FixSession:
         return self.numbers.next_in <= self._asked_until
 
     async def _read(self) -> None:
-        framer = messages.Framer()
+        framer = Framer()
         while data := await self._reader.read(READ_BYTES):
             for message in framer.feed(data):
                 self._received_seconds = self._clock.monotonic()
@@ -269,21 +281,20 @@ class FixSession:
                 elif self.logged_on.is_set():
                     self._on_incident("garbled")
                 else:
-                    raise messages.SessionEnded("no logon, but bytes that are no message")
+                    raise SessionEnded("no logon, but bytes that are no message")
             # So that a counterparty cannot send faster than its messages are stored.
             await self._flushed()
             if self._is_test_answered and not self._has_gap:
                 self.in_step.set()
-        raise messages.SessionEnded("the counterparty closed the connection")
+        raise SessionEnded("the counterparty closed the connection")
 
-    def _receive(self, message: messages.FixMessage) -> None:
+    def _receive(self, message: FixMessage) -> None:
         if not self.logged_on.is_set() and message.type not in (LOGON, LOGOUT):
-            raise messages.SessionEnded(f"no logon, but a message of type {message.type}")
+            raise SessionEnded(f"no logon, but a message of type {message.type}")
         if not self._is_sound(message):
             return
         number = message.number(34) or 0
         self._is_test_answered |= message.type == HEARTBEAT and message.get(112) == TEST_ID
-        is_reset = message.type == SEQUENCE_RESET and message.get(123) != "Y"
         if message.type == LOGON and message.get(141) == "Y":
             self._on_reset_logon()
         expected = self.numbers.next_in
@@ -293,6 +304,13 @@ class FixSession:
             if number > expected:
                 self._ask_again(number)
             return
+        self._take_in_order(message, number)
+        while (queued := self._queued.pop(self.numbers.next_in, None)) is not None:
+            self._take(queued)
+
+    def _take_in_order(self, message: FixMessage, number: int) -> None:
+        expected = self.numbers.next_in
+        is_reset = message.type == SEQUENCE_RESET and message.get(123) != "Y"
         # The numbers of those say nothing.
         if number == expected or message.type == LOGOUT or is_reset:
             self._take(message)
@@ -301,45 +319,41 @@ class FixSession:
         elif message.get(43) != "Y":
             text = f"MsgSeqNum too low, expecting {expected} but received {number}"
             self._leave(text, text)
-        while (queued := self._queued.pop(self.numbers.next_in, None)) is not None:
-            self._take(queued)
 
-    def _is_sound(self, message: messages.FixMessage) -> bool:
+    def _is_sound(self, message: FixMessage) -> bool:
         """Answers what the standard says, if the message cannot be taken."""
-        if (fault := messages.find_fault(message, self._rules, self._clock.now())) is None:
+        if (fault := find_fault(message, self._rules, self._clock.now())) is None:
             return True
         reason, tag = fault
-        if reason not in messages.ENDING:
+        if reason not in ENDING:
             if message.number(34) == self.numbers.next_in:
                 # It is kept: a report of an execution counts, whatever its header lacks.
                 self._count(message)
             self._reject(message, reason, tag)
         elif not self.logged_on.is_set() and not self._rules.is_initiator:
-            raise messages.SessionEnded(messages.REASONS[reason])  # no logon is worth an answer
+            raise SessionEnded(REASONS[reason])  # no logon is worth an answer
         elif reason < 0:
-            self._leave(messages.REASONS[reason], messages.REASONS[reason])
+            self._leave(REASONS[reason], REASONS[reason])
         else:  # it is not counted: after the next logon it is asked for again
             self._reject(message, reason)
-            self._leave(messages.REASONS[reason])
+            self._leave(REASONS[reason])
         return False
 
-    def _reject(self, message: messages.FixMessage, reason: int, tag: int | None = None) -> None:
+    def _reject(self, message: FixMessage, reason: int, tag: int | None = None) -> None:
         self._on_incident("reject")
-        text = [
-            (45, message.get(34)),
-            (58, messages.REASONS[reason]),
-            *([(371, str(tag))] if tag else []),
-        ]
-        self._put(REJECT, [*text, (372, message.type), (373, str(reason))])
+        fields = [(45, message.get(34)), (58, REASONS[reason])]
+        if tag:
+            fields.append((371, str(tag)))
+        fields += [(372, message.type), (373, str(reason))]
+        self._put(REJECT, fields)
 
-    def _count(self, message: messages.FixMessage) -> None:
+    def _count(self, message: FixMessage) -> None:
         numbers = self.numbers
-        self._pending.received.append(
-            messages.ReceivedMessage(numbers.epoch, numbers.next_in, message)
-        )
+        received = ReceivedMessage(numbers.epoch, numbers.next_in, message)
+        self._pending.received.append(received)
         self.numbers = replace(numbers, next_in=numbers.next_in + 1)
 
-    def _on_gap(self, message: messages.FixMessage, number: int) -> None:
+    def _on_gap(self, message: FixMessage, number: int) -> None:
         if message.type == LOGON:
             self._on_logon(message)
         elif len(self._queued) < MAX_QUEUED:
@@ -355,7 +369,7 @@ class FixSession:
             self._asked_seconds = self._clock.monotonic()
             self._put(RESEND_REQUEST, [(7, str(self.numbers.next_in)), (16, "0")])
 
-    def _take(self, message: messages.FixMessage) -> None:
+    def _take(self, message: FixMessage) -> None:
         if message.type not in (SEQUENCE_RESET, LOGOUT):
             self._count(message)
         match message.type:
@@ -370,7 +384,7 @@ class FixSession:
             case "5":
                 self._on_logout(message)
 
-    def _on_logon(self, message: messages.FixMessage) -> None:
+    def _on_logon(self, message: FixMessage) -> None:
         resets = message.get(141) == "Y"
         is_first = not self.logged_on.is_set()
         if self._rules.is_initiator and is_first:
@@ -393,7 +407,7 @@ class FixSession:
         if is_answer:
             self.numbers = replace(self.numbers, next_out=next_out)
 
-    def _on_resend_request(self, message: messages.FixMessage) -> None:
+    def _on_resend_request(self, message: FixMessage) -> None:
         first = message.number(7)
         last = message.number(16)
         if first is None or last is None:
@@ -407,7 +421,7 @@ class FixSession:
             self._pending.resend = min(first, asked[0]), max(last, asked[1])
             self._work.set()
 
-    def _on_sequence_reset(self, message: messages.FixMessage) -> None:
+    def _on_sequence_reset(self, message: FixMessage) -> None:
         new = message.number(36)
         is_fill = message.get(123) == "Y"
         if new is not None and new >= self.numbers.next_in + is_fill:
@@ -416,22 +430,23 @@ class FixSession:
             return
         if message.number(34) == self.numbers.next_in:
             self._count(message)
-        self._reject(message, *((1, 36) if new is None else (5,)))
+        if new is None:
+            self._reject(message, 1, 36)
+        else:
+            self._reject(message, 5)
 
-    def _on_logout(self, message: messages.FixMessage) -> None:
+    def _on_logout(self, message: FixMessage) -> None:
         if message.number(34) == self.numbers.next_in:
             self._count(message)
         text = message.get(58)
         if self.logged_on.is_set():
-            self._over = self._over or messages.SessionEnded(
-                f"logged out: {text}" if text else "logged out", text
-            )
+            reason = f"logged out: {text}" if text else "logged out"
+            self._over = self._over or SessionEnded(reason, text)
             if self._close_seconds is None:
                 self._log_out()
         else:
-            self._over = messages.SessionEnded(
-                f"the logon was refused: {text or 'no reason given'}", text
-            )
+            reason = f"the logon was refused: {text or 'no reason given'}"
+            self._over = SessionEnded(reason, text)
         self._work.set()
 
     async def _watch(self) -> None:
@@ -440,14 +455,14 @@ class FixSession:
             now = self._clock.monotonic()
             beat = self._heartbeat_seconds
             if self._close_seconds is not None and now >= self._close_seconds:
-                raise self._over or messages.SessionEnded("logged out, without an answer")
+                raise self._over or SessionEnded("logged out, without an answer")
             if not self.logged_on.is_set() or self._close_seconds is not None:
                 continue
             silent = now - self._received_seconds
             if silent > beat * (SILENCE + 1):
-                raise messages.SessionEnded("the counterparty is silent")
+                raise SessionEnded("the counterparty is silent")
             if self._has_gap and now - self._asked_seconds > 2 * beat:
-                raise messages.SessionEnded("the counterparty does not send again what is missing")
+                raise SessionEnded("the counterparty does not send again what is missing")
             if silent > beat * SILENCE and not self._is_tested:
                 self._is_tested = True
                 self._put(TEST_REQUEST, [(112, TEST_ID)])

@@ -1,9 +1,8 @@
 """Statements of the FIX sessions' tables: numbers, and every message before it is written or
 delivered."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import datetime
-from typing import cast
 from uuid import UUID
 
 import asyncpg
@@ -12,6 +11,7 @@ from msgspec.structs import asdict, replace
 from trading_intents.brokers.fix.messages import (
     Numbers,
     ReceivedMessage,
+    RefusedMessage,
     SentMessage,
     SessionTaken,
     masked,
@@ -32,7 +32,87 @@ KEPT_DAYS = 90
 _UNKEPT = frozenset({HEARTBEAT, TEST_REQUEST})  # they are many, and nobody reads them
 
 
-class _Write(FrozenStruct, frozen=True, kw_only=True):
+class StoredSession(FrozenStruct, kw_only=True):
+    broker: str
+    begin_string: str
+    sender: str
+    target: str
+    epoch: int
+    next_in: int
+    next_out: int
+    reset_at: datetime
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.broker, self.begin_string, self.sender, self.target
+
+    @property
+    def remark(self) -> str:
+        """Names the session and its numbers, for operators."""
+        numbers = f"next in {self.next_in}, next out {self.next_out}, epoch {self.epoch}"
+        return f"{self.begin_string} {self.sender} to {self.target}: {numbers}"
+
+
+class SkippedCommand(FrozenStruct):
+    epoch: int
+    number: int
+    type: str
+    client_order_id: str
+
+
+class LoggedMessage(FrozenStruct, kw_only=True):
+    at: datetime
+    direction: str
+    epoch: int
+    number: int
+    raw: bytes
+    skipped_at: datetime | None
+
+
+class _ReceivedRow(FrozenStruct, kw_only=True):
+    """`type`, `client_order_id`: of the message of ours that it rejects."""
+
+    at: datetime
+    epoch: int
+    number: int
+    raw: bytes
+    type: str | None
+    client_order_id: str | None
+
+    @property
+    def received(self) -> ReceivedMessage:
+        refused = None
+        if self.type and self.client_order_id:
+            refused = RefusedMessage(self.type, self.client_order_id)
+        return ReceivedMessage(self.epoch, self.number, parse(self.raw), refused)
+
+
+class _NewNumbers(FrozenStruct):
+    index: int
+    account_id: UUID
+    token: int
+    was: Numbers
+    now: Numbers
+
+
+class _NewSent(SentMessage, kw_only=True):
+    account_id: UUID
+    seconds_left: float | None
+
+
+class _NewReceived(FrozenStruct, kw_only=True):
+    account_id: UUID
+    epoch: int
+    number: int
+    type: str
+    raw: bytes
+    refused_number: int | None
+    client_order_id: str | None
+    order_id: str | None
+    is_open: bool
+
+
+class _Write(FrozenStruct, kw_only=True):
     """`before`: the numbers as the session knows them. If they are others, another session has
     written meanwhile."""
 
@@ -51,70 +131,73 @@ def _write_in_groups(context: IntegrationContext) -> GroupCommit[_Write, None]:
 
     async def work(writes: list[_Write]) -> list[SessionTaken | None]:
         """A session that is no longer its writer's is taken."""
-        rows = [
-            {
-                "index": index,
-                "account_id": each.account_id,
-                "token": each.token,
-                "was": each.before,
-                "now": each.after,
-            }
-            # The order of the locks.
-            for index, each in sorted(enumerate(writes), key=lambda pair: pair[1].account_id)
-        ]
+        rows = list[_NewNumbers]()
+        for index, each in enumerate(writes):
+            rows.append(_NewNumbers(index, each.account_id, each.token, each.before, each.after))
+        rows.sort(key=lambda row: row.account_id)  # the order of the locks
         async with transactions.transaction() as tx:
             (counted,) = await tx.run([Statement(COUNT, (json_text(rows),))])
             own = {int(index) for (index,) in counted.texts()}
+            stored = [writes[index] for index in sorted(own)]
             # How old a command is counts now: the wait for the sessions' locks is over.
-            await tx.commit(
-                _statements([writes[index] for index in sorted(own)], clock.monotonic())
-            )
+            await tx.commit(_insert_messages(stored, clock.monotonic()))
         return [None if index in own else SessionTaken() for index in range(len(writes))]
 
     return GroupCommit(work, lambda each: 1 + len(each.received) + len(each.sent))
 
 
-def _statements(writes: Sequence[_Write], now: float) -> list[Statement]:
-    sent = [
-        {
-            "account_id": write.account_id,
-            **asdict(each),
-            "raw": masked(each.raw) if each.type in ADMIN else each.raw,
-            "seconds_left": None if each.not_after is None else each.not_after - now,
-        }
-        for write in writes
-        for each in write.sent
-        if each.type not in _UNKEPT
-    ]
-    received = [
-        {
-            "account_id": write.account_id,
-            "epoch": each.epoch,
-            "number": each.number,
-            "type": each.message.type,
-            "raw": each.message.raw,
-            "refused_number": _refused_number(each),
-            "client_order_id": each.refused[1] if each.refused else answered_id(each.message),
-            **dict(zip(("order_id", "is_open"), order_of(each.message), strict=True)),
-        }
-        for write in writes
-        for each in write.received
-        if each.message.type not in _UNKEPT
-    ]
-    last = {(row["account_id"], row["order_id"]): row["number"] for row in received}
-    for row in received:  # of an order only the last report says whether it works
-        row["is_open"] = (
-            row["is_open"] and last[row["account_id"], row["order_id"]] == row["number"]
+def _insert_messages(writes: Sequence[_Write], now: float) -> list[Statement]:
+    sent = list[_NewSent]()
+    received = list[_NewReceived]()
+    for write in writes:
+        sent += _list_sent(write, now)
+        received += _list_received(write)
+    statements = list[Statement]()
+    if sent:
+        statements.append(Statement(INSERT_SENT, (json_text(sent),)))
+    if received:
+        statements.append(Statement(INSERT_RECEIVED, (json_text(received),)))
+    return statements
+
+
+def _list_sent(write: _Write, now: float) -> Iterator[_NewSent]:
+    for each in write.sent:
+        if each.type in _UNKEPT:
+            continue
+        kept = replace(each, raw=masked(each.raw)) if each.type in ADMIN else each
+        left = None if each.not_after is None else each.not_after - now
+        yield _NewSent(**asdict(kept), account_id=write.account_id, seconds_left=left)
+
+
+def _list_received(write: _Write) -> list[_NewReceived]:
+    rows = list[_NewReceived]()
+    last = dict[str | None, int]()  # the number of each order's last report
+    for each in write.received:
+        message = each.message
+        if message.type in _UNKEPT:
+            continue
+        order_id, is_open = order_of(message)
+        last[order_id] = each.number
+        row = _NewReceived(
+            account_id=write.account_id,
+            epoch=each.epoch,
+            number=each.number,
+            type=message.type,
+            raw=message.raw,
+            refused_number=_refused_number(each),
+            client_order_id=each.refused.client_order_id if each.refused else answered_id(message),
+            order_id=order_id,
+            is_open=is_open,
         )
-    tables = {INSERT_SENT: sent, INSERT_RECEIVED: received}
-    return [Statement(sql, (json_text(rows),)) for sql, rows in tables.items() if rows]
+        rows.append(row)
+    # Of an order only the last report says whether it works.
+    return [replace(row, is_open=row.is_open and last[row.order_id] == row.number) for row in rows]
 
 
 def _refused_number(received: ReceivedMessage) -> int | None:
     """The number of our message that a reject names."""
-    return (
-        received.message.number(45) if received.message.type in (REJECT, BUSINESS_REJECT) else None
-    )
+    message = received.message
+    return message.number(45) if message.type in (REJECT, BUSINESS_REJECT) else None
 
 
 # Rows are found one by one, by a key, whatever the planner knows of the tables (decision 0039), and
@@ -212,7 +295,8 @@ _RECEIVED = """
 """
 LIST_OPEN = f"{_RECEIVED} AND i.is_open AND i.epoch >= $2 ORDER BY i.order_id"
 LIST_RECEIVED = f"""
-    {_RECEIVED} AND (i.at, i.epoch, i.number) > ($2, $3, $4) ORDER BY i.at, i.epoch, i.number LIMIT {MAX_REPEATED}
+    {_RECEIVED} AND (i.at, i.epoch, i.number) > ($2, $3, $4)
+    ORDER BY i.at, i.epoch, i.number LIMIT {MAX_REPEATED}
 """
 LIST_SKIPPED = """
     SELECT epoch, number, type, client_order_id FROM fix_out
@@ -220,9 +304,24 @@ LIST_SKIPPED = """
 """
 
 
+_SESSION = ", ".join(StoredSession.__struct_fields__)
+FIND_SESSION = f"SELECT {_SESSION} FROM fix_sessions WHERE account_id = $1"  # noqa: S608 - our own
+TAKE = f"""
+    INSERT INTO fix_sessions AS s
+        (account_id, broker, begin_string, sender, target, organization_id, token)
+    VALUES ($1, $2, $3, $4, $5, $6, $7)
+    ON CONFLICT (account_id) DO UPDATE SET token = excluded.token
+    WHERE s.token <= excluded.token
+    RETURNING {_SESSION}
+"""  # noqa: S608 - our own constants
 RESET = """
     UPDATE fix_sessions SET epoch = epoch + 1, next_in = 1, next_out = 1,
         reset_at = clock_timestamp()
+"""
+# Other names are another session, whose numbers begin at 1.
+RENAME = f"""
+    {RESET}, broker = $2, begin_string = $3, sender = $4, target = $5
+    WHERE account_id = $1 RETURNING {_SESSION}
 """
 
 
@@ -236,42 +335,25 @@ class FixStore:
         self._token = context.lease_token
         self.numbers = Numbers()  # as they are stored
 
-    async def open(self, *pair: str) -> datetime:
+    async def open(self, *names: str) -> datetime:
         """Takes the session of this broker, begin string, sender and target for the lease. Gives
         when its numbers began at 1. AuthFailed, BrokerUnavailable."""
-        take = """
-            INSERT INTO fix_sessions AS s
-                (account_id, broker, begin_string, sender, target, organization_id, token)
-            VALUES ($1, $2, $3, $4, $5, $6, $7)
-            ON CONFLICT (account_id) DO UPDATE SET token = excluded.token
-            WHERE s.token <= excluded.token
-            RETURNING *
-        """
-        # Other names are another session, whose numbers begin at 1.
-        rename = (
-            f"{RESET}, broker = $2, begin_string = $3, sender = $4, target = $5 WHERE account_id "
-            "= $1 RETURNING *"
-        )
+        owner = self._context.account.organization_id
         try:
             async with self._pool.transaction() as tx:
-                owner = self._context.account.organization_id
-                row = await tx.fetchrow(take, self._account_id, *pair, owner, self._token)
-                if (
-                    row is not None
-                    and tuple(row[n] for n in ("broker", "begin_string", "sender", "target"))
-                    != pair
-                ):
-                    row = await tx.fetchrow(rename, self._account_id, *pair)
+                row = await tx.fetchrow(TAKE, self._account_id, *names, owner, self._token)
+                if row and StoredSession(**row).names != names:
+                    row = await tx.fetchrow(RENAME, self._account_id, *names)
         except asyncpg.UniqueViolationError:
-            text = (
+            raise AuthFailed(
                 "another account has this sender_comp_id and target_comp_id: a session is one "
                 "account's"
-            )
-            raise AuthFailed(text) from None
+            ) from None
         if row is None:
             raise BrokerUnavailable("another worker has the session")
-        self.numbers = Numbers(row["epoch"], row["next_in"], row["next_out"])
-        return cast(datetime, row["reset_at"])
+        session = StoredSession(**row)
+        self.numbers = Numbers(session.epoch, session.next_in, session.next_out)
+        return session.reset_at
 
     async def prune(self) -> None:
         """Deletes some of the oldest messages, if they are too old; never the last report of an
@@ -309,61 +391,61 @@ class FixStore:
     async def _name_refused(self, received: ReceivedMessage) -> ReceivedMessage:
         if (number := _refused_number(received)) is None:
             return received
-        rows = await self._fetch(FIND_REFUSED, received.epoch, number)
-        return replace(received, refused=_refused(rows[0])) if rows else received
+        for row in await self._fetch(FIND_REFUSED, received.epoch, number):
+            refused = RefusedMessage(**row)
+            if refused.client_order_id:  # others are no commands, such as status requests
+                return replace(received, refused=refused)
+        return received
 
     async def take_resend(self, epoch: int, first: int, last: int) -> tuple[list[SentMessage], int]:
-        limits = (self._account_id, epoch, first, last)
+        account_id = self._account_id
         async with self._pool.transaction() as tx:
             own = """
                 SELECT true FROM fix_sessions WHERE account_id = $1 AND token = $2 AND epoch = $3
                 FOR UPDATE
             """
-            if not await tx.fetchval(own, self._account_id, self._token, epoch):
+            if not await tx.fetchval(own, account_id, self._token, epoch):
                 raise SessionTaken
-            skipped = await tx.fetch(SKIP, *limits)
-            return [SentMessage(**row) for row in await tx.fetch(RESEND, *limits)], len(skipped)
+            skipped = await tx.fetch(SKIP, account_id, epoch, first, last)
+            rows = await tx.fetch(RESEND, account_id, epoch, first, last)
+        return [SentMessage(**row) for row in rows], len(skipped)
 
     async def find_sent(self, client_order_id: str) -> bytes | None:
-        rows = await self._fetch(FIND_SENT, client_order_id)
-        return rows[0]["raw"] if rows else None
+        async with self._pool.transaction(read_only=True) as tx:
+            raw: bytes | None = await tx.fetchval(FIND_SENT, self._account_id, client_order_id)
+        return raw
 
     async def list_open(self, epoch: int) -> list[ReceivedMessage]:
-        return [_received(row) for row in await self._fetch(LIST_OPEN, epoch)]
+        return [_ReceivedRow(**row).received for row in await self._fetch(LIST_OPEN, epoch)]
 
     async def list_received(self, since: datetime) -> AsyncIterator[ReceivedMessage]:
-        after = since, 0, 0
-        while rows := await self._fetch(LIST_RECEIVED, *after):
+        at = since
+        epoch = 0
+        number = 0
+        while rows := await self._fetch(LIST_RECEIVED, at, epoch, number):
             for row in rows:
-                yield _received(row)
-            after = rows[-1]["at"], rows[-1]["epoch"], rows[-1]["number"]
+                found = _ReceivedRow(**row)
+                yield found.received
+                at = found.at
+                epoch = found.epoch
+                number = found.number
 
-    async def list_skipped(self, since: datetime) -> list[Row]:
-        return await self._fetch(LIST_SKIPPED, since)
+    async def list_skipped(self, since: datetime) -> list[SkippedCommand]:
+        return [SkippedCommand(**row) for row in await self._fetch(LIST_SKIPPED, since)]
 
-    async def read(self) -> Row | None:
-        return next(
-            iter(await self._fetch("SELECT * FROM fix_sessions WHERE account_id = $1")), None
-        )
+    async def read(self) -> StoredSession | None:
+        rows = await self._fetch(FIND_SESSION)
+        return StoredSession(**rows[0]) if rows else None
 
     async def _fetch(self, sql: str, *arguments: object) -> list[Row]:
         async with self._pool.transaction(read_only=True) as tx:
             return await tx.fetch(sql, self._account_id, *arguments)
 
 
-def _received(row: Row) -> ReceivedMessage:
-    return ReceivedMessage(row["epoch"], row["number"], parse(row["raw"]), _refused(row))
-
-
-def _refused(row: Row) -> tuple[str, str] | None:
-    """The command that a reject names, if it is one."""
-    return (row["type"], row["client_order_id"]) if row["client_order_id"] else None
-
-
-async def list_log(tx: Tx, account_id: UUID, limit: int) -> list[Row]:
+async def list_log(tx: Tx, account_id: UUID, limit: int) -> list[LoggedMessage]:
     """The newest messages of both directions, oldest first."""
     query = """
-        SELECT * FROM (
+        SELECT at, direction, epoch, number, raw, skipped_at FROM (
             (SELECT at, 'in' AS direction, epoch, number, raw, NULL::timestamptz AS skipped_at
                 FROM fix_in
              WHERE account_id = $1 ORDER BY epoch DESC, number DESC LIMIT $2)
@@ -373,7 +455,7 @@ async def list_log(tx: Tx, account_id: UUID, limit: int) -> list[Row]:
             ORDER BY at DESC LIMIT $2
         ) AS newest ORDER BY at
     """
-    return await tx.fetch(query, account_id, limit)
+    return [LoggedMessage(**row) for row in await tx.fetch(query, account_id, limit)]
 
 
 async def reset_numbers(tx: Tx, account_id: UUID, note: str) -> tuple[int, int]:

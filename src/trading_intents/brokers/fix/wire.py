@@ -4,7 +4,7 @@ as broker events. Pure: no I/O, no clock."""
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -15,6 +15,7 @@ from trading_intents.brokers.fix.messages import (
     Fields,
     FixMessage,
     ReceivedMessage,
+    RefusedMessage,
     parse_time,
     time_text,
 )
@@ -36,6 +37,7 @@ REPORT = "8"
 CANCEL_REJECT = "9"
 BUSINESS_REJECT = "j"
 Day = Literal["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
+
 MAX_ID_CHARS = 128  # no venue's id is as long; an index holds no more than some thousand
 
 _E = EventKind
@@ -76,6 +78,7 @@ _REPORTED_KINDS: Mapping[str, EventKind] = {
 _TRANSACTIONS = {"1": _E.FILL_BUST, "2": _E.FILL_CORRECT}  # ExecTransType (20) of FIX 4.2
 _ENDS = {"4": _E.CANCELLED, "C": _E.EXPIRED, "8": _E.REJECTED}  # OrdStatus (39)
 _REFUSED = {NEW_ORDER: _E.REJECTED, REPLACE: _E.REPLACE_REJECTED, CANCEL: _E.CANCEL_REJECTED}
+_EXECUTIONS = frozenset({_E.FILL, _E.FILL_BUST, _E.FILL_CORRECT})
 _EXPLAINED = frozenset({*_REFUSED.values(), *_ENDS.values()})  # by Text (58)
 _REFUSALS = {
     "0": "too_late",
@@ -87,6 +90,8 @@ _REFUSALS = {
 _UNKNOWN_ORDER = "5"
 _DUPLICATE = "6"  # OrdRejReason (103)
 _NO_ORDER = frozenset({"", "NONE", "None", "UNKNOWN", "0"})
+_COMP_IDS = ("sender_comp_id", "target_comp_id")
+_LOGIN = ("username", "password")
 
 
 class Venue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -142,11 +147,7 @@ class Venue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             times_in_force=self.times_in_force,
             routes=(trading.RouteStrategy.SMART,),
             native_replace=self.native_replace,
-            credential_fields=(
-                "sender_comp_id",
-                "target_comp_id",
-                *(("username", "password") * self.has_password),
-            ),
+            credential_fields=_COMP_IDS + _LOGIN if self.has_password else _COMP_IDS,
             quantity_step=self.quantity_step,
             lookup=port.LookupKind.NONE if self.lookup == "none" else port.LookupKind.OPEN_ONLY,
             unique_order_ids=self.unique_order_ids,
@@ -171,23 +172,24 @@ class Venue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 def command(msg_type: str, ticket: OrderTicket, now: datetime, account: str | None) -> Fields:
     """The fields of a new order, a replace or a cancel; one that is empty is not sent."""
-    named = (
-        {}
-        if msg_type == NEW_ORDER
-        else {41: ticket.orig_client_order_id, 37: ticket.broker_order_id}
-    )
-    fields = named | {
-        11: ticket.client_order_id,
-        1: account,
-        55: ticket.symbol,
-        54: _SIDES[ticket.side],
-    }
-    fields |= {60: time_text(now), 38: amount_text(ticket.quantity)}
+    fields = list[tuple[int, str]]()
+    if msg_type != NEW_ORDER:
+        fields = [(41, ticket.orig_client_order_id or ""), (37, ticket.broker_order_id or "")]
+    fields += [
+        (11, ticket.client_order_id),
+        (1, account or ""),
+        (55, ticket.symbol),
+        (54, _SIDES[ticket.side]),
+        (60, time_text(now)),
+        (38, amount_text(ticket.quantity)),
+    ]
     if msg_type != CANCEL:
-        prices = {44: ticket.limit_price, 99: ticket.stop_price}
-        fields |= {40: _KINDS[ticket.kind], 59: TIMES[ticket.time_in_force]}
-        fields |= {tag: amount_text(price) for tag, price in prices.items() if price is not None}
-    return [(tag, value or "") for tag, value in fields.items()]
+        fields += [(40, _KINDS[ticket.kind]), (59, TIMES[ticket.time_in_force])]
+        if ticket.limit_price is not None:
+            fields.append((44, amount_text(ticket.limit_price)))
+        if ticket.stop_price is not None:
+            fields.append((99, amount_text(ticket.stop_price)))
+    return fields
 
 
 def order_of(message: FixMessage) -> tuple[str | None, bool]:
@@ -200,11 +202,8 @@ def order_of(message: FixMessage) -> tuple[str | None, bool]:
 
 def answered_id(message: FixMessage) -> str | None:
     """The client order id of the command that the venue thereby has, and need not get again."""
-    return (
-        message.get(11) or None
-        if message.type in (REPORT, CANCEL_REJECT) and not is_absent(message)
-        else None
-    )
+    is_answer = message.type in (REPORT, CANCEL_REJECT) and not is_absent(message)
+    return message.find(11) if is_answer else None
 
 
 def is_status(message: FixMessage) -> bool:
@@ -222,35 +221,44 @@ def events_of(received: ReceivedMessage) -> Iterator[BrokerEvent]:
     event and no other."""
     message = received.message
     epoch = received.epoch
-    if received.refused:
-        refusal = refusal_code(message), message.get(58) or None
-        yield refusal_event(f"{epoch}:refused:{received.number}", *received.refused, *refusal)
+    if refused := received.refused:
+        name = f"{epoch}:refused:{received.number}"
+        yield refusal_event(name, refused, refusal_code(message), message.find(58))
     elif message.type == CANCEL_REJECT:
         kind = _E.REPLACE_REJECTED if message.get(434) == "2" else _E.CANCEL_REJECTED
-        yield _event(message, epoch, kind)
+        yield _event(message, epoch, kind, **_counts(message, kind))
     elif is_absent(message):
         return
     elif is_status(message):
         yield from _state(message, epoch)
     elif message.type == REPORT and message.get(150) != "A":
-        kind = _TRANSACTIONS.get(message.get(20)) or _REPORTED_KINDS.get(
-            message.get(150), _E.STATUS
-        )
-        if message.get(150) == "3":
-            kind = _end_of(message) or kind
-        if kind is _E.FILL and not _amount(message, 32):
-            kind = _E.STATUS
-        yield _event(message, epoch, kind)
+        yield _reported(message, epoch)
+
+
+def _reported(message: FixMessage, epoch: int) -> BrokerEvent:
+    exec_type = message.get(150)
+    kind = _TRANSACTIONS.get(message.get(20)) or _REPORTED_KINDS.get(exec_type, _E.STATUS)
+    if exec_type == "3":
+        kind = _end_of(message) or kind
+    if kind is _E.FILL and not _amount(message, 32):
+        kind = _E.STATUS
+    if kind in _EXECUTIONS:
+        return _execution(message, epoch, kind)
+    name = message.get(17) if kind is _E.STATUS else ""
+    replaced = message.find(41) if kind is _E.REPLACED else None
+    return _event(message, epoch, kind, name, replaces=replaced, **_counts(message, kind))
 
 
 def refusal_event(
-    name: str, msg_type: str, client_order_id: str, reason: str, detail: str | None = None
+    name: str, refused: RefusedMessage, reason: str, detail: str | None = None
 ) -> BrokerEvent:
     """A command is refused that is not in an order's reports."""
-    kind = _REFUSED[msg_type]
-    key = f"fix:{name}"
     return BrokerEvent(
-        kind=kind, dedupe_key=key, client_order_id=client_order_id, reason=reason, detail=detail
+        kind=_REFUSED[refused.type],
+        dedupe_key=f"fix:{name}",
+        client_order_id=refused.client_order_id,
+        reason=reason,
+        detail=detail,
     )
 
 
@@ -264,23 +272,28 @@ def _end_of(message: FixMessage) -> EventKind | None:
 def _state(message: FixMessage, epoch: int) -> Iterator[BrokerEvent]:
     """The events that lead to an order's state, under the keys that the stream gives."""
     if message.get(39) not in ("8", "A"):
-        yield _event(message, epoch, _E.ACCEPTED, counts=False)
+        yield _event(message, epoch, _E.ACCEPTED)
         if _amount(message, 14):
-            yield _event(message, epoch, _E.STATUS, name=f"filled:{message.get(14)}")
+            name = f"filled:{message.get(14)}"
+            yield _event(message, epoch, _E.STATUS, name, **_counts(message, _E.STATUS))
     if end := _end_of(message):
-        yield _event(message, epoch, end)
+        yield _event(message, epoch, end, **_counts(message, end))
 
 
 def snapshot_of(received: ReceivedMessage) -> OrderSnapshot:
     """An order as one of its reports shows it. ValueError, AssertionError."""
     message = received.message
+    quantity = _amount(message, 38)
+    if not quantity:
+        filled = _amount(message, 14) or Decimal(0)
+        leaves = _amount(message, 151) or Decimal(0)
+        quantity = filled + leaves
     return OrderSnapshot(
         client_order_id=_version(message) or None,
         broker_order_id=message.get(37),
         symbol=_symbol(message),
         side=_REPORTED_SIDES.get(message.get(54), OrderSide.BUY),
-        quantity=_amount(message, 38)
-        or (_amount(message, 14) or Decimal(0)) + (_amount(message, 151) or Decimal(0)),
+        quantity=quantity,
         events=tuple(_state(message, received.epoch)),
     )
 
@@ -290,7 +303,7 @@ def result_of(message: FixMessage, events: Sequence[BrokerEvent]) -> CommandResu
     if message.type == REPORT and message.get(150) != "8":
         return CommandResult(
             outcome=port.Outcome.ACKED,
-            broker_order_id=message.get(37) or None,
+            broker_order_id=message.find(37),
             updates=tuple(events),
         )
     code = refusal_code(message)
@@ -313,42 +326,51 @@ def _version(message: FixMessage) -> str:
     return message.get(41) if is_cancel else message.get(11)
 
 
-def _event(
-    message: FixMessage, epoch: int, kind: EventKind, name: str = "", counts: bool = True
-) -> BrokerEvent:
-    """Keys have the epoch: a venue that was reset may use its ids again, for other orders."""
-    order_id = message.get(37)
+def _execution(message: FixMessage, epoch: int, kind: EventKind) -> BrokerEvent:
     exec_id = message.get(17)
-    client_id = _version(message)
-    is_execution = kind in (_E.FILL, _E.FILL_BUST, _E.FILL_CORRECT)
-    is_priced = kind in (_E.FILL, _E.FILL_CORRECT)
-    if is_execution and (not exec_id or (kind is not _E.FILL and not message.get(19))):
+    if not exec_id or (kind is not _E.FILL and not message.get(19)):
         raise ValueError(f"an execution without its id: {kind}")
-    if is_execution or (kind is _E.STATUS and not name):
-        name = exec_id
-    quantity, price = (_amount(message, 32), _amount(message, 31)) if is_priced else (None, None)
-    if is_priced and (quantity is None or price is None):
-        raise ValueError(f"an execution without its numbers: {kind}")
-    replaced = {_E.REPLACED: 41, _E.FILL_BUST: 19, _E.FILL_CORRECT: 19}.get(kind)
+    own = _counts(message, kind)
+    if kind is not _E.FILL:
+        own["replaces"] = message.get(19)
+    if kind is not _E.FILL_BUST:
+        own["quantity"] = quantity = _amount(message, 32)
+        own["price"] = price = _amount(message, 31)
+        if quantity is None or price is None:
+            raise ValueError(f"an execution without its numbers: {kind}")
+        if message.get(13) == "3":
+            own["fee"] = _amount(message, 12)
+    return _event(message, epoch, kind, exec_id, exec_id=exec_id, **own)
+
+
+def _counts(message: FixMessage, kind: EventKind) -> dict[str, Any]:
+    """Gives what of the order is filled and left. A bust's own count is not used."""
+    return {
+        "cum_quantity": None if kind is _E.FILL_BUST else _amount(message, 14),
+        "leaves_quantity": _amount(message, 151),
+        "average_price": _amount(message, 6) or None,
+    }
+
+
+def _event(
+    message: FixMessage, epoch: int, kind: EventKind, name: str = "", **own: Any
+) -> BrokerEvent:
+    """Keys have the epoch: a venue that was reset may use its ids again, for other orders. `own` is
+    what this event has beside what any report of an order has."""
+    order_id = message.get(37)
+    client_id = _version(message)
     return BrokerEvent(
         kind=kind,
         dedupe_key=f"fix:{epoch}:{order_id}:{name or f'{kind.lower()}:{client_id}'}",
         client_order_id=client_id or None,
         broker_order_id=None if order_id in _NO_ORDER else order_id,
-        replaces=message.get(replaced) or None if replaced else None,
-        exec_id=exec_id if is_execution else None,
         symbol=_symbol(message) if message.has(55) else None,
         side=_REPORTED_SIDES.get(message.get(54)),
-        quantity=quantity,
-        price=price,
-        fee=_amount(message, 12) if is_priced and message.get(13) == "3" else None,
-        cum_quantity=_amount(message, 14) if counts and kind is not _E.FILL_BUST else None,
-        leaves_quantity=_amount(message, 151) if counts else None,
-        average_price=_amount(message, 6) or None if counts else None,
-        broker_status=message.get(39) or None,
+        broker_status=message.find(39),
         venue_time=parse_time(message.get(60)),
         reason=refusal_code(message) if kind in _REFUSED.values() else None,
-        detail=message.get(58) or None if kind in _EXPLAINED else None,
+        detail=message.find(58) if kind in _EXPLAINED else None,
+        **own,
     )
 
 

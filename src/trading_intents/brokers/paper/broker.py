@@ -9,7 +9,6 @@ from decimal import Decimal
 
 from msgspec.structs import replace
 
-from trading_intents.brokers import port
 from trading_intents.brokers.paper import store
 from trading_intents.brokers.paper.book.matching import OrderBook
 from trading_intents.brokers.paper.faults import ActiveFaults, FaultKind
@@ -20,6 +19,24 @@ from trading_intents.brokers.paper.venue.batches import PaperVenue
 from trading_intents.brokers.paper.venue.model import AccountBooks, VenueReply, VenueRequest
 from trading_intents.brokers.paper.venue.simulation import PaperSimulation
 from trading_intents.brokers.paper.venue.valuation import Valuation
+from trading_intents.brokers.port import (
+    Absent,
+    AccountSnapshot,
+    BrokerBalance,
+    BrokerEvent,
+    BrokerUnavailable,
+    CommandResult,
+    EventKind,
+    Integration,
+    IntegrationContext,
+    Lookup,
+    LookupUnknown,
+    OrderSnapshot,
+    OrderTicket,
+    Outcome,
+    Simulation,
+    StreamGap,
+)
 from trading_intents.errors import OutcomeUnknown, PlatformError
 from trading_intents.loops import Pacer, stop_tasks, wait_at_most
 from trading_intents.storage.administration import read_clock
@@ -41,7 +58,7 @@ class PaperBroker:
     name = CAPABILITIES.name
     capabilities = CAPABILITIES
 
-    def __init__(self, context: port.IntegrationContext) -> None:
+    def __init__(self, context: IntegrationContext) -> None:
         self._context = context
         self._venue = context.share("venue", lambda: PaperVenue(context))
         self._books = AccountBooks(
@@ -61,13 +78,13 @@ class PaperBroker:
         self._quiet_until_seconds = 0.0
         self._looked_seconds = self._checked_seconds = self._quotes_seconds = 0.0
         self._valuation = Valuation(int(context.settings["PAPER_SEED"]))
-        self._balance: port.BrokerBalance | None = None  # the last one reported
+        self._balance: BrokerBalance | None = None  # the last one reported
 
     async def open(self) -> None:
         try:
             await self._venue.open(self._books)
         except PlatformError as error:
-            raise port.BrokerUnavailable(error.detail) from None
+            raise BrokerUnavailable(error.detail) from None
         assert self._books.totals is not None
         self._last_streamed = self._books.totals.events
         self._committed.clear()
@@ -85,18 +102,18 @@ class PaperBroker:
         )
         await stop_tasks(self._running)
 
-    async def submit(self, ticket: port.OrderTicket, deadline: float) -> port.CommandResult:
+    async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         return await self._send("SUBMIT", ticket, deadline)
 
-    async def replace(self, ticket: port.OrderTicket, deadline: float) -> port.CommandResult:
+    async def replace(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         return await self._send("REPLACE", ticket, deadline)
 
-    async def cancel(self, ticket: port.OrderTicket, deadline: float) -> port.CommandResult:
+    async def cancel(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         return await self._send("CANCEL", ticket, deadline)
 
     async def lookup(
         self, client_order_id: str, broker_order_id: str | None, deadline: float
-    ) -> port.Lookup:
+    ) -> Lookup:
         """Looks up by the client order id alone: the journal has every one that ever arrived."""
         try:
             async with (
@@ -105,10 +122,10 @@ class PaperBroker:
             ):
                 found = await store.find_order(tx, self._context.account.id, client_order_id)
         except (PlatformError, TimeoutError) as error:
-            return port.LookupUnknown(str(error))
-        return _snapshot(found) if found else port.Absent()
+            return LookupUnknown(str(error))
+        return _snapshot(found) if found else Absent()
 
-    async def events(self) -> AsyncIterator[port.BrokerEvent | port.BrokerBalance | port.StreamGap]:
+    async def events(self) -> AsyncIterator[BrokerEvent | BrokerBalance | StreamGap]:
         while not self._down.is_set():
             self._news.clear()
             batch = await self._take_events()
@@ -121,7 +138,7 @@ class PaperBroker:
         if self._running and self._running.done() and not self._running.cancelled():
             self._running.result()  # raises what ended the market
 
-    async def snapshot(self, since: datetime) -> port.AccountSnapshot:
+    async def snapshot(self, since: datetime) -> AccountSnapshot:
         """Gives every other event since beside the executions, so that orders that ended meanwhile
         are included."""
         account_id = self._context.account.id
@@ -136,18 +153,18 @@ class PaperBroker:
                 totals = await store.read_totals(tx, account_id)
                 await self._value(tx, held, totals.events)
         except PlatformError as error:
-            raise port.BrokerUnavailable(error.detail) from None
-        positions = (
-            port.BrokerEvent(
-                kind=port.EventKind.POSITION,
+            raise BrokerUnavailable(error.detail) from None
+        positions = list[BrokerEvent]()
+        for symbol, quantity in held.items():
+            position = BrokerEvent(
+                kind=EventKind.POSITION,
                 dedupe_key=f"paper:{totals.events}:{symbol}",
                 symbol=symbol,
                 quantity=quantity,
                 venue_time=now,
             )
-            for symbol, quantity in held.items()
-        )
-        return port.AccountSnapshot(
+            positions.append(position)
+        return AccountSnapshot(
             taken_at=now,
             open_orders=tuple(map(_snapshot, working)),
             executions=tuple(executions),
@@ -160,26 +177,22 @@ class PaperBroker:
         quotes = await store.find_last_quotes(tx, organization_id, list(held)) if held else {}
         self._valuation.load(held, quotes, number)
 
-    def _changed_balance(self) -> port.BrokerBalance | None:
+    def _changed_balance(self) -> BrokerBalance | None:
         """The balance, if it is another one than was reported last. None is reported before the
         session's snapshot has read the positions: the equity would be missing."""
         books = self._books
         if books.totals is None or books.worked_at is None or self._valuation.positions is None:
             return None
         balance = self._valuation.balance(books.totals, books.worked_at)
-        if (
-            self._balance is not None
-            and replace(balance, as_of=self._balance.as_of) == self._balance
-        ):
+        last = self._balance
+        if last is not None and replace(balance, as_of=last.as_of) == last:
             return None
         self._balance = balance
         return balance
 
-    async def _send(
-        self, command: str, ticket: port.OrderTicket, deadline: float
-    ) -> port.CommandResult:
+    async def _send(self, command: str, ticket: OrderTicket, deadline: float) -> CommandResult:
         if self._down.is_set():
-            return port.CommandResult(outcome=port.Outcome.NOT_SENT, message=DOWN)
+            return _not_sent(DOWN)
         request = VenueRequest(books=self._books, command=command, ticket=ticket)
         try:
             async with asyncio.timeout(deadline - self._context.clock.monotonic()):
@@ -187,39 +200,34 @@ class PaperBroker:
         except (TimeoutError, OutcomeUnknown) as error:
             request.is_abandoned = True
             if isinstance(error, TimeoutError) and not request.is_taken:
-                return port.CommandResult(outcome=port.Outcome.NOT_SENT, message="no time was left")
+                return _not_sent("no time was left")
             self._check_soon()  # the order may rest now
             reason = error.detail if isinstance(error, OutcomeUnknown) else "no answer in time"
-            return port.CommandResult(outcome=port.Outcome.UNKNOWN, message=reason)
+            return CommandResult(outcome=Outcome.UNKNOWN, message=reason)
         except PlatformError as error:
-            return port.CommandResult(outcome=port.Outcome.NOT_SENT, message=error.detail)
+            return _not_sent(error.detail)
         except StatementRefused as error:
-            return port.CommandResult(
-                outcome=port.Outcome.NOT_SENT, message=f"the database refused: {error.code}"
-            )
+            return _not_sent(f"the database refused: {error.code}")
 
-    async def _answer(self, reply: VenueReply) -> port.CommandResult:
+    async def _answer(self, reply: VenueReply) -> CommandResult:
         if FaultKind.DELAY in reply.faults:
             await asyncio.sleep(reply.faults.delay_millis / 1000)
         if FaultKind.DISCONNECT in reply.faults:
             self._break()
         if reply.faults.kinds & {FaultKind.DISCONNECT, FaultKind.DROP_ANSWER}:
-            return port.CommandResult(outcome=port.Outcome.UNKNOWN, message="no answer came")
+            return CommandResult(outcome=Outcome.UNKNOWN, message="no answer came")
         return reply.result
 
     def _on_events(self, events: Sequence[PaperEvent], faults: Sequence[ActiveFaults]) -> None:
         for each in faults:
             self._armed_faults |= each.kinds & {FaultKind.DUPLICATE, FaultKind.REORDER}
             if FaultKind.DELAY in each:
-                self._quiet_until_seconds = (
-                    self._context.clock.monotonic() + each.delay_millis / 1000
-                )
+                now = self._context.clock.monotonic()
+                self._quiet_until_seconds = now + each.delay_millis / 1000
         self._committed.extend(events)
         symbols = {each.event.symbol for each in events}
-        self._valuation.update(
-            (book for symbol, book in self._books.books.items() if symbol in symbols),
-            events[-1].seq,
-        )
+        changed = [book for symbol, book in self._books.books.items() if symbol in symbols]
+        self._valuation.update(changed, events[-1].seq)
         self._news.set()
         self._wakeup.set()  # other orders may rest now, which changes when to match next
 
@@ -241,7 +249,7 @@ class PaperBroker:
         if seconds > 0:
             await wait_at_most(self._down, seconds)
 
-    async def _take_events(self) -> list[port.BrokerEvent]:
+    async def _take_events(self) -> list[BrokerEvent]:
         """Takes events that were committed by this session, or reads them from the database if
         others came before."""
         await self._pause(self._quiet_until_seconds - self._context.clock.monotonic())
@@ -263,16 +271,17 @@ class PaperBroker:
         self._armed_faults.clear()
         return events
 
-    async def _read_events(self) -> list[port.BrokerEvent]:
+    async def _read_events(self) -> list[BrokerEvent]:
         try:
             async with self._context.database.transaction(read_only=True) as tx:
-                rows = await store.list_events(tx, self._context.account.id, self._last_streamed)
+                events = await store.list_events(tx, self._context.account.id, self._last_streamed)
         except PlatformError:
             await self._pause(RETRY_SECONDS)
             self._news.set()
             return []
-        self._last_streamed = rows[-1][0] if rows else self._last_streamed
-        return [event for _, event in rows]
+        if events:
+            self._last_streamed = events[-1].seq
+        return [each.event for each in events]
 
     async def _run_market(self) -> None:
         """Runs until cancelled. If the market fails, the session ends, so that it does not seem
@@ -353,37 +362,38 @@ class PaperBroker:
     def _is_near(self, book: OrderBook, tick: int) -> bool:
         if book.checked_tick >= tick:
             return False
-        if (
-            self._venue.next_match_tick(book, max(book.checked_tick, book.holding.number), tick)
-            is not None
-        ):
+        checked = max(book.checked_tick, book.holding.number)
+        if self._venue.next_match_tick(book, checked, tick) is not None:
             return True
         book.checked_tick = tick
         return False
 
     async def _find_quoted(self) -> set[Symbol]:
-        books = {book.symbol: book for book in self._books.working()}
-        seen = {
-            symbol: max(book.checked_quote, book.holding.posted_number)
-            for symbol, book in books.items()
-        }
+        books = dict[Symbol, OrderBook]()
+        seen = dict[Symbol, int]()
+        for book in self._books.working():
+            books[book.symbol] = book
+            seen[book.symbol] = max(book.checked_quote, book.holding.posted_number)
         async with self._context.database.transaction(read_only=True) as tx:
             posted = await store.list_new_quotes(tx, self._context.account.organization_id, seen)
-        due = set()
+        due = set[Symbol]()
         for symbol, quotes in posted.items():
             book = books[symbol]
-            if book.holding.source is not Source.POSTED or any(
-                map(book.levels.could_match, quotes)
-            ):
+            is_walked = book.holding.source is not Source.POSTED
+            if is_walked or any(map(book.levels.could_match, quotes)):
                 due.add(symbol)
             else:
                 book.checked_quote = quotes[-1].number
         return due
 
 
-def _snapshot(found: store.TargetRow) -> port.OrderSnapshot:
+def _not_sent(message: str) -> CommandResult:
+    return CommandResult(outcome=Outcome.NOT_SENT, message=message)
+
+
+def _snapshot(found: store.TargetRow) -> OrderSnapshot:
     order = found.order
-    return port.OrderSnapshot(
+    return OrderSnapshot(
         client_order_id=order.client_order_id,
         broker_order_id=order.broker_order_id,
         symbol=order.symbol,
@@ -393,8 +403,8 @@ def _snapshot(found: store.TargetRow) -> port.OrderSnapshot:
     )
 
 
-def simulate(settings: Mapping[str, str]) -> port.Simulation:
+def simulate(settings: Mapping[str, str]) -> Simulation:
     return PaperSimulation(int(settings["PAPER_SEED"]))
 
 
-INTEGRATION = port.Integration(CAPABILITIES.name, CAPABILITIES, PaperBroker, simulate)
+INTEGRATION = Integration(CAPABILITIES.name, CAPABILITIES, PaperBroker, simulate)

@@ -32,7 +32,7 @@ class Fault(msgspec.Struct, kw_only=True):
     millis: int
 
 
-class ActiveFaults(FrozenStruct, frozen=True):
+class ActiveFaults(FrozenStruct):
     kinds: frozenset[FaultKind] = frozenset()
     delay_millis: int = 0
 
@@ -45,19 +45,20 @@ def draw_faults(
 ) -> tuple[ActiveFaults, list[Fault]]:
     """Gives the faults that affect the account's `arrival`th command, each used up by one; and
     those of them that are to be saved."""
-    drawn = [
-        fault
-        for fault in faults
-        if fault.command in (None, command)
-        and (fault.remaining is None or fault.remaining > 0)
-        and _happens(fault.chance, seed, account_id, arrival, fault.kind)
-    ]
-    spent = [fault for fault in drawn if fault.remaining is not None]
-    for fault in spent:
-        assert fault.remaining is not None
-        fault.remaining -= 1
-    kinds = frozenset(FaultKind(fault.kind) for fault in drawn)
-    return ActiveFaults(kinds, max((fault.millis for fault in drawn), default=0)), spent
+    kinds = set[FaultKind]()
+    spent = list[Fault]()
+    delay_millis = 0
+    for fault in faults:
+        if fault.command not in (None, command) or fault.remaining == 0:
+            continue
+        if not _happens(fault.chance, seed, account_id, arrival, fault.kind):
+            continue
+        kinds.add(FaultKind(fault.kind))
+        delay_millis = max(delay_millis, fault.millis)
+        if fault.remaining is not None:
+            fault.remaining -= 1
+            spent.append(fault)
+    return ActiveFaults(frozenset(kinds), delay_millis), spent
 
 
 def _happens(chance: Decimal, *parts: object) -> bool:

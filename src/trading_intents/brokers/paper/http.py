@@ -11,7 +11,7 @@ from trading_intents.ids import OrganizationId
 from trading_intents.trading import parse_symbol
 from trading_intents.web.body import Amount, read_amount, read_symbol
 from trading_intents.web.paging import PAGE_PARAMETERS, Listing, read_page
-from trading_intents.web.request import Answer, Request, answer_json, render
+from trading_intents.web.request import Answer, Request, answer_json, show_as
 from trading_intents.web.routes import IF_MATCH, Operation, Policy, Route, Tag
 
 
@@ -66,9 +66,10 @@ def quote_routes(
         organization_id = organization_of(request)
         page = read_page(request, f"paper_quotes:{organization_id}", parse_symbol)
         found = await quotes.list(organization_id, page)
-        return answer_json(
-            page.answer(found, lambda each: each[0], lambda each: _show_present(*each))
+        answer = page.answer(
+            found, lambda each: each.symbol, lambda each: _show_present(each.symbol, each)
         )
+        return answer_json(answer)
 
     @Operation(tag=Tag.PAPER, answer=PresentQuote, errors=(NotFound,))
     async def get_paper_quote(request: Request) -> Answer:
@@ -76,9 +77,8 @@ def quote_routes(
         symbol = parse_symbol(request.params["symbol"])
         if symbol is None:
             raise NotFound("no such symbol")
-        return answer_json(
-            _show_present(symbol, await quotes.find(organization_of(request), symbol))
-        )
+        quote = await quotes.find(organization_of(request), symbol)
+        return answer_json(_show_present(symbol, quote))
 
     @Operation(
         tag=Tag.PAPER,
@@ -92,7 +92,7 @@ def quote_routes(
         organization_id = organization_of(request)
         symbol = read_symbol("", request.params["symbol"])
         posted = await quotes.post(organization_id, symbol, _read(request), request.if_match())
-        shown = render(
+        shown = show_as(
             PaperQuote,
             posted,
             organization_id=organization_id,
@@ -111,10 +111,9 @@ def quote_routes(
 
 def _read(request: Request) -> Prices:
     body = request.body(NewQuote, NewQuote.__struct_fields__)
-    texts = msgspec.structs.asdict(body).items()
-    prices = Prices(
-        **{name: read_amount(f"/{name}", text) for name, text in texts if text is not None}
-    )
+    given = msgspec.structs.asdict(body).items()
+    amounts = {name: read_amount(f"/{name}", text) for name, text in given if text is not None}
+    prices = Prices(**amounts)
     if prices.bid > prices.ask:
         raise ValidationFailed.at("/bid", "must be at most the ask")
     if prices.last is None and prices.last_size is not None:
@@ -123,4 +122,4 @@ def _read(request: Request) -> Prices:
 
 
 def _show_present(symbol: str, quote: Quote) -> PresentQuote:
-    return render(PresentQuote, quote, symbol=symbol, as_of=quote.at)
+    return show_as(PresentQuote, quote, symbol=symbol, as_of=quote.at)

@@ -70,7 +70,7 @@ class Source(StrEnum):
     POSTED = "posted"
 
 
-class Prices(FrozenStruct, frozen=True, kw_only=True):
+class Prices(FrozenStruct, kw_only=True):
     bid: Decimal
     ask: Decimal
     bid_size: Decimal
@@ -79,7 +79,7 @@ class Prices(FrozenStruct, frozen=True, kw_only=True):
     last_size: Decimal | None = None
 
 
-class Quote(Prices, frozen=True, kw_only=True):
+class Quote(Prices, kw_only=True):
     """One event of a symbol's market. Numbered by symbol and source."""
 
     source: Source
@@ -95,6 +95,11 @@ class Quote(Prices, frozen=True, kw_only=True):
         return self.source is Source.WALK or now - self.at <= QUOTE_LIFE
 
 
+class PostedQuote(Quote, kw_only=True):
+    source: Source = Source.POSTED
+    symbol: Symbol
+
+
 _STOPS = (OrderKind.STOP, OrderKind.STOP_LIMIT, OrderKind.TRAILING_STOP)
 
 
@@ -106,7 +111,7 @@ class PaperOrderStatus(StrEnum):
     REJECTED = "REJECTED"
 
 
-class PaperTerms(trading.VersionTerms, frozen=True, kw_only=True):
+class PaperTerms(trading.VersionTerms, kw_only=True):
     symbol: Symbol
     side: OrderSide
     kind: OrderKind
@@ -117,13 +122,13 @@ class PaperTerms(trading.VersionTerms, frozen=True, kw_only=True):
         return self.stop_price if self.limit_price is None else self.limit_price
 
 
-class PaperLeg(FrozenStruct, frozen=True, kw_only=True):
+class PaperLeg(FrozenStruct, kw_only=True):
     leg: Leg
     client_order_id: str
     terms: PaperTerms
 
 
-class PaperOrder(PaperTerms, frozen=True, kw_only=True):
+class PaperOrder(PaperTerms, kw_only=True):
     number: int  # in its account, from 1
     broker_order_id: str
     client_order_id: str  # of the version that works
@@ -145,9 +150,14 @@ class PaperOrder(PaperTerms, frozen=True, kw_only=True):
     expires_at: datetime
 
     @property
+    def is_working(self) -> bool:
+        return self.status is PaperOrderStatus.WORKING
+
+    @property
     def leaves(self) -> Decimal:
-        works = self.status is PaperOrderStatus.WORKING and not self.is_held
-        return max(self.quantity - self.filled, ZERO) if works else ZERO
+        if not self.is_working or self.is_held:
+            return ZERO
+        return max(self.quantity - self.filled, ZERO)
 
     @property
     def reserved(self) -> Decimal:
@@ -174,13 +184,13 @@ class PaperOrder(PaperTerms, frozen=True, kw_only=True):
         return self.leg in (Leg.TAKE_PROFIT, Leg.STOP_LOSS)
 
 
-class PaperEvent(FrozenStruct, frozen=True):
+class PaperEvent(FrozenStruct):
     order: int | None
     event: BrokerEvent
     seq: int  # in the account
 
 
-class PaperAccount(FrozenStruct, frozen=True, kw_only=True):
+class PaperAccount(FrozenStruct, kw_only=True):
     """Totals over all symbols, and the last numbers given out."""
 
     cash: Decimal
@@ -196,7 +206,7 @@ class PaperAccount(FrozenStruct, frozen=True, kw_only=True):
         return self.cash - self.reserved - SHORT_MARGIN * self.short_value
 
 
-class PaperHolding(FrozenStruct, frozen=True, kw_only=True):
+class PaperHolding(FrozenStruct, kw_only=True):
     """A symbol in an account: the position, and how much of the present quote's displayed sizes it
     has used."""
 
@@ -225,6 +235,5 @@ def expiry(time_in_force: TimeInForce, at: datetime) -> datetime:
 def tick_of(symbol: Symbol, price: Decimal) -> Decimal:
     if "/" in symbol:
         return PAIR_TICK
-    return next(
-        step.tick for step in reversed(CAPABILITIES.price_ticks) if price >= step.from_price
-    )
+    ticks = reversed(CAPABILITIES.price_ticks)
+    return next(step.tick for step in ticks if price >= step.from_price)

@@ -58,8 +58,8 @@ def _level(seed: int, symbol: Symbol, tick: int) -> int:
     bits = int.from_bytes(shake.digest(HALF_BLOCK // 8), "big")
     if steps <= HALF_BLOCK:
         return _sum(bits, steps)
-    turn = _number(seed, symbol, "turn", block) % HALF_BLOCK
-    back = (bits >> turn | bits << (HALF_BLOCK - turn)) & _ALL
+    shift = _number(seed, symbol, "turn", block) % HALF_BLOCK
+    back = (bits >> shift | bits << (HALF_BLOCK - shift)) & _ALL
     return _sum(bits, HALF_BLOCK) - _sum(back, steps - HALF_BLOCK)
 
 

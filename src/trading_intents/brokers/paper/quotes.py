@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from msgspec.structs import asdict
 
 from trading_intents.brokers.paper import store
-from trading_intents.brokers.paper.model import Prices, Quote, Source
+from trading_intents.brokers.paper.model import PostedQuote, Prices, Quote, Source
 from trading_intents.brokers.paper.prices import tick_number, walk_quote
 from trading_intents.errors import LimitReached, VersionConflict
 from trading_intents.ids import OrganizationId
@@ -42,18 +42,17 @@ class Quotes:
         """`expected` are the numbers that the last quote may have."""
         async with self._pool.transaction([organization_id]) as tx:
             number = await store.next_quote_number(tx, organization_id, symbol)
-            if expected is not None and (number == 1 or number - 1 not in expected):
-                raise VersionConflict(
-                    f"the version is {number - 1}" if number > 1 else "no quote was posted yet"
-                )
-            if (
-                number == 1
-                and await store.count_symbols(tx, organization_id) > MAX_SYMBOLS_PER_ORGANIZATION
-            ):
-                raise LimitReached(
-                    f"the organization has {MAX_SYMBOLS_PER_ORGANIZATION} symbols with "
-                    "quotes, which is the limit"
-                )
+            if expected is not None and number == 1:
+                raise VersionConflict("no quote was posted yet")
+            if expected is not None and number - 1 not in expected:
+                raise VersionConflict(f"the version is {number - 1}")
+            if number == 1:
+                symbols = await store.count_symbols(tx, organization_id)
+                if symbols > MAX_SYMBOLS_PER_ORGANIZATION:
+                    raise LimitReached(
+                        f"the organization has {MAX_SYMBOLS_PER_ORGANIZATION} symbols with "
+                        "quotes, which is the limit"
+                    )
             posted_at = await store.insert_quote(tx, organization_id, symbol, number, prices)
             if number > QUOTES_KEPT:
                 await store.delete_quotes(tx, organization_id, symbol, number - QUOTES_KEPT)
@@ -62,15 +61,15 @@ class Quotes:
 
     async def find(self, organization_id: OrganizationId, symbol: Symbol) -> Quote:
         """The last one posted, however old, or the walk's of this moment."""
-        async with self._pool.transaction([organization_id], read_only=True, plans="by_key") as tx:
+        async with self._pool.transaction([organization_id], read_only=True) as tx:
             posted = await store.find_last_quotes(tx, organization_id, [symbol])
             now = await read_clock(tx)
         return posted.get(symbol) or walk_quote(self._seed, symbol, tick_number(now))
 
     async def list(
         self, organization_id: OrganizationId, page: PageRequest
-    ) -> Sequence[tuple[Symbol, Quote]]:
+    ) -> Sequence[PostedQuote]:
         """The last ones posted, by symbol. The walk has a quote of every symbol that there can be:
         it is left out."""
-        async with self._pool.transaction([organization_id], read_only=True, plans="by_key") as tx:
+        async with self._pool.transaction([organization_id], read_only=True) as tx:
             return await store.list_last_quotes(tx, organization_id, page)

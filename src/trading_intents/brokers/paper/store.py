@@ -9,9 +9,15 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import astuple
 
-from trading_intents.brokers.paper.model import PaperAccount, PaperOrder, Prices, Quote, Source
+from trading_intents.brokers.paper.model import (
+    PaperAccount,
+    PaperEvent,
+    PaperOrder,
+    PostedQuote,
+    Prices,
+)
 from trading_intents.brokers.port import BrokerEvent
-from trading_intents.storage.database import Row, Tx
+from trading_intents.storage.database import Tx
 from trading_intents.storage.pages import PageRequest, fetch_page
 from trading_intents.storage.pipeline import Statement, json_text
 from trading_intents.trading import Symbol
@@ -44,13 +50,8 @@ _EVENTS_OF_ORDER = f"""
 """  # noqa: S608 - our own constants
 
 
-def quote_of(row: Row) -> Quote:
-    return Quote(
-        source=Source.POSTED,
-        number=row["number"],
-        at=row["posted_at"],
-        **{name: row[name] for name in Prices.__struct_fields__},
-    )
+QUOTE_COLUMNS = f"q.symbol, q.number, q.posted_at AS at, {', '.join(Prices.__struct_fields__)}"
+_TOTALS = ", ".join(PaperAccount.__struct_fields__)
 
 
 def find_targets(targets: Sequence[CommandTarget]) -> Statement:
@@ -88,12 +89,9 @@ async def find_order(tx: Tx, account_id: UUID, client_order_id: str) -> TargetRo
 
 
 async def find_totals(tx: Tx, account_id: UUID) -> PaperAccount | None:
-    row = await tx.fetchrow("SELECT * FROM paper_accounts WHERE account_id = $1", account_id)
-    return (
-        None
-        if row is None
-        else PaperAccount(**{name: row[name] for name in PaperAccount.__struct_fields__})
-    )
+    query = f"SELECT {_TOTALS} FROM paper_accounts WHERE account_id = $1"  # noqa: S608 - our own
+    row = await tx.fetchrow(query, account_id)
+    return None if row is None else PaperAccount(**row)
 
 
 async def read_totals(tx: Tx, account_id: UUID) -> PaperAccount:
@@ -104,29 +102,34 @@ async def read_totals(tx: Tx, account_id: UUID) -> PaperAccount:
 
 async def list_open(tx: Tx, account_id: UUID) -> list[TargetRow]:
     query = f"""
-        SELECT json_build_object('order', o, 'events', ({_EVENTS_OF_ORDER})) AS found
+        SELECT coalesce(json_agg(
+            json_build_object('order', o, 'events', ({_EVENTS_OF_ORDER})) ORDER BY number
+        ), '[]')
         FROM (SELECT * FROM paper_orders WHERE account_id = $1 AND status = 'WORKING'
             ORDER BY symbol) AS o
-        ORDER BY number
     """  # noqa: S608 - our own constants
-    rows = await tx.fetch(query, account_id)
-    return [msgspec.json.decode(row["found"], type=TargetRow) for row in rows]
+    return msgspec.json.decode(await tx.fetchval(query, account_id), type=list[TargetRow])
 
 
 async def list_positions(tx: Tx, account_id: UUID) -> dict[Symbol, Decimal]:
-    rows = await tx.fetch(
-        "SELECT symbol, position FROM paper_holdings WHERE account_id = $1", account_id
-    )
-    return {Symbol(row["symbol"]): row["position"] for row in rows}
+    query = """
+        SELECT coalesce(json_object_agg(symbol, position), '{}')
+        FROM paper_holdings WHERE account_id = $1
+    """
+    return msgspec.json.decode(await tx.fetchval(query, account_id), type=dict[Symbol, Decimal])
 
 
-async def list_events(tx: Tx, account_id: UUID, after: int) -> list[tuple[int, BrokerEvent]]:
+async def list_events(tx: Tx, account_id: UUID, after: int) -> list[PaperEvent]:
     query = f"""
-        SELECT seq, to_json(e) AS event FROM {_EVENTS}
-        WHERE account_id = $1 AND seq > $2 ORDER BY seq LIMIT $3
+        SELECT coalesce(json_agg(
+            json_build_object('order', number, 'event', e, 'seq', seq) ORDER BY seq
+        ), '[]')
+        FROM (
+            SELECT * FROM {_EVENTS} WHERE account_id = $1 AND seq > $2 ORDER BY seq LIMIT $3
+        ) AS e
     """  # noqa: S608 - our own constants
-    rows = await tx.fetch(query, account_id, after, EVENTS_A_READ)
-    return [(row["seq"], msgspec.json.decode(row["event"], type=BrokerEvent)) for row in rows]
+    text = await tx.fetchval(query, account_id, after, EVENTS_A_READ)
+    return msgspec.json.decode(text, type=list[PaperEvent])
 
 
 async def list_events_since(tx: Tx, account_id: UUID, since: datetime) -> list[BrokerEvent]:
@@ -139,17 +142,17 @@ async def list_events_since(tx: Tx, account_id: UUID, since: datetime) -> list[B
     """
     first: int | None = await tx.fetchval(query, account_id, since)
     while first is not None:
-        rows = await list_events(tx, account_id, first - 1)
-        found += (event for _, event in rows)
-        first = rows[-1][0] + 1 if rows else None
+        events = await list_events(tx, account_id, first - 1)
+        found += [each.event for each in events]
+        first = events[-1].seq + 1 if events else None
     return found
 
 
 async def list_new_quotes(
     tx: Tx, organization_id: UUID, seen: Mapping[Symbol, int]
-) -> dict[Symbol, list[Quote]]:
-    query = """
-        SELECT q.*
+) -> dict[Symbol, list[PostedQuote]]:
+    query = f"""
+        SELECT {QUOTE_COLUMNS}
         FROM unnest($2::text[], $3::bigint[]) AS asked (symbol, after)
         CROSS JOIN LATERAL (
             SELECT * FROM paper_quotes
@@ -157,42 +160,41 @@ async def list_new_quotes(
             ORDER BY number
         ) AS q
         ORDER BY q.symbol, q.number
-    """
-    rows = await tx.fetch(query, organization_id, list(seen), list(seen.values()))
-    found: dict[Symbol, list[Quote]] = {}
-    for row in rows:
-        found.setdefault(Symbol(row["symbol"]), []).append(quote_of(row))
+    """  # noqa: S608 - our own constants
+    found: dict[Symbol, list[PostedQuote]] = {}
+    for row in await tx.fetch(query, organization_id, list(seen), list(seen.values())):
+        quote = PostedQuote(**row)
+        found.setdefault(quote.symbol, []).append(quote)
     return found
 
 
 async def find_last_quotes(
     tx: Tx, organization_id: UUID, symbols: Collection[Symbol]
-) -> dict[Symbol, Quote]:
-    query = """
-        SELECT q.* FROM unnest($2::text[]) AS asked (symbol)
+) -> dict[Symbol, PostedQuote]:
+    query = f"""
+        SELECT {QUOTE_COLUMNS} FROM unnest($2::text[]) AS asked (symbol)
         CROSS JOIN LATERAL (
             SELECT * FROM paper_quotes
             WHERE organization_id = $1 AND symbol = asked.symbol ORDER BY number DESC LIMIT 1
         ) AS q
-    """
+    """  # noqa: S608 - our own constants
     rows = await tx.fetch(query, organization_id, list(symbols))
-    return {Symbol(row["symbol"]): quote_of(row) for row in rows}
+    quotes = [PostedQuote(**row) for row in rows]
+    return {quote.symbol: quote for quote in quotes}
 
 
-async def list_last_quotes(
-    tx: Tx, organization_id: UUID, page: PageRequest
-) -> list[tuple[Symbol, Quote]]:
-    query = """
-        SELECT q.* FROM paper_symbols s
+async def list_last_quotes(tx: Tx, organization_id: UUID, page: PageRequest) -> list[PostedQuote]:
+    query = f"""
+        SELECT {QUOTE_COLUMNS} FROM paper_symbols s
         CROSS JOIN LATERAL (
             SELECT * FROM paper_quotes
             WHERE organization_id = s.organization_id AND symbol = s.symbol AND number = s.number
             LIMIT 1
         ) AS q
         WHERE s.organization_id = $1
-    """
-    rows = await fetch_page(tx, query, "s.symbol", page, organization_id)
-    return [(Symbol(row["symbol"]), quote_of(row)) for row in rows]
+    """  # noqa: S608 - our own constants
+    rows = await fetch_page(tx, query, page, organization_id, key="s.symbol")
+    return [PostedQuote(**row) for row in rows]
 
 
 async def next_quote_number(tx: Tx, organization_id: UUID, symbol: Symbol) -> int:
@@ -206,11 +208,8 @@ async def next_quote_number(tx: Tx, organization_id: UUID, symbol: Symbol) -> in
 
 
 async def count_symbols(tx: Tx, organization_id: UUID) -> int:
-    return int(
-        await tx.fetchval(
-            "SELECT count(*) FROM paper_symbols WHERE organization_id = $1", organization_id
-        )
-    )
+    query = "SELECT count(*) FROM paper_symbols WHERE organization_id = $1"
+    return int(await tx.fetchval(query, organization_id))
 
 
 async def insert_quote(

@@ -210,7 +210,7 @@ export function openOperator({ api }) {
   const outbox = panel(
     "Outbox of accounts",
     health,
-    hint("Failed rows are settled by command: ", ...commands),
+    hint("Failed rows are handled by command: ", ...commands),
   );
   const process = panel("Processes", age, figures);
   const element = el(

@@ -15,15 +15,16 @@ from trading_intents.controls.halts.model import (
     HaltScope,
     HaltState,
     HaltTerms,
+    HaltWaiting,
 )
 from trading_intents.controls.halts.service import Halts
-from trading_intents.controls.model import Scope
+from trading_intents.controls.model import ScopeAnswer
 from trading_intents.errors import AccountClosed, Forbidden, NotFound, NotHalted, ValidationFailed
 from trading_intents.identity.access import Gate, caller_of, organization_of
 from trading_intents.identity.model import ApiKeyPrincipal, Permission, UserPrincipal
 from trading_intents.web.body import INVISIBLE
 from trading_intents.web.limits import Bucket
-from trading_intents.web.request import Answer, Request, answer_json, render
+from trading_intents.web.request import Answer, Request, answer_json, show_as
 from trading_intents.web.routes import Operation, Route, Tag
 
 HaltReason = Annotated[
@@ -41,18 +42,9 @@ class StartHalt(msgspec.Struct, forbid_unknown_fields=True):
     close_positions: bool = False
 
 
-class HaltWaiting(msgspec.Struct, omit_defaults=True):
-    """An order or a symbol that the halt cannot finish yet, and why."""
-
-    account_id: str
-    reason: str
-    symbol: str | None = None
-    order_id: str | None = None
-
-
 class HaltRecord(msgspec.Struct, kw_only=True):
     id: str
-    scope: Scope
+    scope: ScopeAnswer
     reason: str
     cancel_orders: bool
     close_positions: bool
@@ -61,7 +53,7 @@ class HaltRecord(msgspec.Struct, kw_only=True):
     orders_done: int
     positions: int
     positions_done: int
-    waiting: list[HaltWaiting]
+    waiting: tuple[HaltWaiting, ...]
     principal_type: HaltPrincipalType
     principal_id: str
     created_at: str
@@ -82,18 +74,17 @@ RESUMED = Operation(tag=Tag.CONTROLS, answer=HaltRecord, bucket=Bucket.CANCELS, 
 
 
 def halt_routes(gates: Mapping[str, Gate], halts: Halts) -> tuple[Route, ...]:
-    read, write, write_organization = (
-        gates[name] for name in ("read_halts", "halt_account", "halt_organization")
-    )
+    read = gates["read_halts"]
+    write = gates["halt_account"]
+    write_organization = gates["halt_organization"]
 
     @replace(STARTED, errors=(AccountClosed,))
     async def halt_account(request: Request) -> Answer:
         """Halt an account: refuse new orders, cancel open ones and, if asked, close positions. 200:
         a halt stands."""
         target = target_of(request, write)
-        return _answer_started(
-            *await halts.start(target, lambda: _terms(request), _principal(request))
-        )
+        started = await halts.start(target, lambda: _terms(request), _principal(request))
+        return _answer_started(*started)
 
     @STARTED
     async def halt_organization(request: Request) -> Answer:
@@ -101,37 +92,32 @@ def halt_routes(gates: Mapping[str, Gate], halts: Halts) -> tuple[Route, ...]:
         positions. 200: a halt stands."""
         organization = HaltScope(organization_of(request))
         terms = _terms(request)
-        return _answer_started(*await halts.start(organization, lambda: terms, _principal(request)))
+        started = await halts.start(organization, lambda: terms, _principal(request))
+        return _answer_started(*started)
 
     @replace(RESUMED, errors=(AccountClosed, NotHalted))
     async def resume_account(request: Request) -> Answer:
         """End the halt of an account."""
-        return answer_json(
-            _show(await halts.resume(target_of(request, write), _principal(request)))
-        )
+        return _answer(await halts.resume(target_of(request, write), _principal(request)))
 
     @RESUMED
     async def resume_organization(request: Request) -> Answer:
         """End the halt of the organization."""
-        return answer_json(
-            _show(await halts.resume(HaltScope(organization_of(request)), _principal(request)))
-        )
+        organization = HaltScope(organization_of(request))
+        return _answer(await halts.resume(organization, _principal(request)))
 
     @Operation(tag=Tag.CONTROLS, answer=HaltRecord, errors=(NotFound,))
     async def get_account_halt(request: Request) -> Answer:
         """Read the halt of an account that stands, else the last one."""
-        return answer_json(_show(await halts.find_account(target_of(request, read))))
+        return _answer(await halts.find_account(target_of(request, read)))
 
     @Operation(tag=Tag.CONTROLS, answer=HaltRecord, errors=(NotFound,))
     async def get_organization_halt(request: Request) -> Answer:
         """Read the halt of the organization that stands, else the last one."""
         caller = caller_of(request)
-        environment = (
-            caller.principal.environment if isinstance(caller.principal, ApiKeyPrincipal) else None
-        )
-        return answer_json(
-            _show(await halts.find_organization(caller.organization_id, environment))
-        )
+        principal = caller.principal
+        environment = principal.environment if isinstance(principal, ApiKeyPrincipal) else None
+        return _answer(await halts.find_organization(caller.organization_id, environment))
 
     account = "/v1/controls/accounts/{account_id}"
     organization = "/v1/controls/organization"
@@ -148,10 +134,9 @@ def halt_routes(gates: Mapping[str, Gate], halts: Halts) -> tuple[Route, ...]:
 def _terms(request: Request) -> HaltTerms:
     body = request.body(StartHalt)
     principal = caller_of(request).principal
-    may_trade = (
-        not isinstance(principal, ApiKeyPrincipal)
-        or Permission.INTENT_EDIT in principal.permissions
-    )
+    may_trade = True
+    if isinstance(principal, ApiKeyPrincipal):
+        may_trade = Permission.INTENT_EDIT in principal.permissions
     if body.close_positions and not may_trade:
         raise Forbidden(
             f"the API key lacks the permission {Permission.INTENT_EDIT}, which "
@@ -172,20 +157,19 @@ def _principal(request: Request) -> HaltPrincipal:
 
 
 def _answer_started(halt: Halt, is_new: bool) -> Answer:
-    return answer_json(_show(halt), status=202 if is_new else 200)
+    return _answer(halt, status=202 if is_new else 200)
 
 
-def _show(halt: Halt) -> HaltRecord:
-    organization_id = halt.scope.organization_id
-    account_id = halt.scope.account_id
-    return render(
+def _answer(halt: Halt, status: int = 200) -> Answer:
+    scope = {"Organization": str(halt.scope.organization_id)}
+    if halt.scope.account_id:
+        scope = {"Account": str(halt.scope.account_id)}
+    record = show_as(
         HaltRecord,
         halt,
-        scope={"Account": str(account_id)}
-        if account_id
-        else {"Organization": str(organization_id)},
+        scope=scope,
         **msgspec.structs.asdict(halt.terms),
-        waiting=[HaltWaiting(**each) for each in halt.waiting],
         principal_type=halt.principal.type,
         principal_id=halt.principal.id,
     )
+    return answer_json(record, status)

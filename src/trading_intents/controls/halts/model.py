@@ -1,6 +1,5 @@
 """A halt: its terms, its states and what a second call adds to it. Pure: no I/O, no clock."""
 
-from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
@@ -25,25 +24,34 @@ class HaltPrincipalType(StrEnum):
     SYSTEM = "SYSTEM"
 
 
-class HaltPrincipal(FrozenStruct, frozen=True):
+class HaltPrincipal(FrozenStruct):
     type: HaltPrincipalType
     id: str
 
 
-class HaltScope(FrozenStruct, frozen=True):
+class HaltScope(FrozenStruct):
     """An account, or without one the whole organization."""
 
     organization_id: OrganizationId
     account_id: UUID | None = None
 
 
-class HaltTerms(FrozenStruct, frozen=True):
+class HaltTerms(FrozenStruct):
     reason: str
     cancel_orders: bool = True
     close_positions: bool = False
 
 
-class Halt(FrozenStruct, frozen=True, kw_only=True):
+class HaltWaiting(FrozenStruct, omit_defaults=True):
+    """An order or a symbol that the halt cannot finish yet, and why."""
+
+    account_id: str
+    reason: str
+    symbol: str | None = None
+    order_id: str | None = None
+
+
+class Halt(FrozenStruct, kw_only=True):
     id: UUID
     scope: HaltScope
     environment: Environment | None  # the account's
@@ -53,7 +61,7 @@ class Halt(FrozenStruct, frozen=True, kw_only=True):
     orders_done: int
     positions: int
     positions_done: int
-    waiting: tuple[Mapping[str, str], ...]
+    waiting: tuple[HaltWaiting, ...]
     principal: HaltPrincipal
     created_at: datetime
     updated_at: datetime

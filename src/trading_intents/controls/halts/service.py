@@ -116,11 +116,10 @@ class Halts:
             halt = _there(await store.find_last(tx, model.HaltScope(organization_id)))
             if environment is None:
                 return halt
-            named = {UUID(each["account_id"]) for each in halt.waiting}
+            named = {UUID(each.account_id) for each in halt.waiting}
             shown = await store.of_environment(tx, organization_id, named, environment)
-        return replace(
-            halt, waiting=tuple(each for each in halt.waiting if each["account_id"] in shown)
-        )
+        waiting = tuple(each for each in halt.waiting if each.account_id in shown)
+        return replace(halt, waiting=waiting)
 
 
 async def _find_account(tx: Tx, target: HaltTarget) -> Account | None:

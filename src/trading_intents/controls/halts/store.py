@@ -18,7 +18,20 @@ from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Row, Tx
 from trading_intents.trading import Environment
 
-HALT_COLUMNS = "h.*, (SELECT environment FROM accounts a WHERE a.id = h.account_id) AS environment"
+# Of a row of `halts` as `h`: a Halt as JSON.
+HALT_COLUMNS = """
+    (to_jsonb(h) || jsonb_build_object(
+        'scope', jsonb_build_object(
+            'organization_id', h.organization_id, 'account_id', h.account_id
+        ),
+        'environment', (SELECT environment FROM accounts a WHERE a.id = h.account_id),
+        'terms', jsonb_build_object(
+            'reason', h.reason, 'cancel_orders', h.cancel_orders,
+            'close_positions', h.close_positions
+        ),
+        'principal', jsonb_build_object('type', h.principal_type, 'id', h.principal_id)
+    ))::text
+"""
 
 
 async def lock_halts(tx: Tx, organization_id: OrganizationId) -> None:
@@ -103,20 +116,12 @@ async def of_environment(
     tx: Tx, organization_id: OrganizationId, account_ids: Collection[UUID], environment: Environment
 ) -> set[str]:
     query = """
-        SELECT id FROM accounts WHERE organization_id = $1 AND id = ANY ($2::uuid[])
-            AND environment = $3
+        SELECT ARRAY(SELECT id::text FROM accounts WHERE organization_id = $1
+            AND id = ANY ($2::uuid[]) AND environment = $3)
     """
-    rows = await tx.fetch(query, organization_id, list(account_ids), environment)
-    return {str(row["id"]) for row in rows}
+    return set(await tx.fetchval(query, organization_id, list(account_ids), environment))
 
 
 def halt_of(row: Row) -> Halt:
-    columns = dict(row)
-    principal = {"type": row["principal_type"], "id": row["principal_id"]}
-    parts = {
-        "scope": columns,
-        "terms": columns,
-        "principal": principal,
-        "waiting": msgspec.json.decode(row["waiting"]),
-    }
-    return msgspec.convert(columns | parts, Halt)
+    (text,) = row.values()
+    return msgspec.json.decode(text, type=Halt)

@@ -13,7 +13,7 @@ from trading_intents.errors import ValidationFailed
 from trading_intents.ids import OrganizationId
 from trading_intents.trading import Symbol, amount_text
 from trading_intents.web.body import Amount, read_amount, read_symbol
-from trading_intents.web.request import render
+from trading_intents.web.request import show_as
 
 BasisPoints = Annotated[int, msgspec.Meta(ge=1, le=model.MAX_COLLAR_BPS)]
 OrderCount = Annotated[int, msgspec.Meta(ge=1, le=model.MAX_COUNT)]
@@ -157,7 +157,7 @@ def _value(name: str, value: Any) -> Any:
 def show_limits(
     kind: type[Shown], owner: Owner, stored: model.StoredLimits, symbol: Symbol | None = None
 ) -> Shown:
-    return render(kind, stored, **owner._asdict(), symbol=symbol, **_shown(stored.limits))
+    return show_as(kind, stored, **owner._asdict(), symbol=symbol, **_shown(stored.limits))
 
 
 def show_key_limits(
@@ -165,7 +165,7 @@ def show_key_limits(
 ) -> KeyLimitsRecord:
     used = KeyUsed(amount_text(use.daily_notional), use.orders_last_minute)
     ids = {"organization_id": organization_id, "api_key_id": use.key_id}
-    return render(KeyLimitsRecord, stored, **ids, used=used, **_shown(stored.limits))
+    return show_as(KeyLimitsRecord, stored, **ids, used=used, **_shown(stored.limits))
 
 
 def _shown(limits: model.TradingLimits) -> dict[str, Any]:

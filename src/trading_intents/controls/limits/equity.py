@@ -3,12 +3,14 @@
 from datetime import datetime
 from uuid import UUID
 
+from msgspec.structs import astuple
+
 from trading_intents.balances import store
-from trading_intents.balances.model import EquityValues
+from trading_intents.balances.model import EquityValues, LastEquity
 from trading_intents.controls.limits.state.losses import AccountResults
 from trading_intents.controls.limits.state.statements import read_results
 from trading_intents.prices.model import PriceRules
-from trading_intents.storage.database import Pool, Row, Tx
+from trading_intents.storage.database import Pool, Tx
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.trading import exact, normalized
 
@@ -25,42 +27,35 @@ class EquityRecorder:
     async def record(self) -> float:
         """Records what changed as the last minute's values, in one process; gives the seconds until
         the next minute's end. A process that dies midway leaves the rest to the next minute."""
-        async with self._pool.transaction(plans="by_key") as tx:
-            span, left_seconds = await store.find_due_span(tx)
-            after = await self._record_page(tx, span, NO_ACCOUNT) if span else None
-        while span and after:
-            async with self._pool.transaction(plans="by_key") as tx:
-                after = await self._record_page(tx, span, after)
-        return left_seconds + LATE_SECONDS
+        async with self._pool.transaction() as tx:
+            span = await store.find_due_span(tx)
+            after = await self._record_page(tx, span.at, NO_ACCOUNT) if span.at else None
+        while span.at and after:
+            async with self._pool.transaction() as tx:
+                after = await self._record_page(tx, span.at, after)
+        return span.left_seconds + LATE_SECONDS
 
     async def _record_page(self, tx: Tx, span: datetime, after: UUID) -> UUID | None:
         """Gives the last account; None: there are no more."""
-        rows = await store.page_equity(tx, after, PAGE_ACCOUNTS)
-        if not rows:
+        accounts = await store.page_equity(tx, after, PAGE_ACCOUNTS)
+        if not accounts:
             return None
-        (reply,) = await PoolTransaction(tx).run([read_results([str(row["id"]) for row in rows])])
+        ids = [str(account.id) for account in accounts]
+        (reply,) = await PoolTransaction(tx).run([read_results(ids)])
         results = AccountResults(reply.texts(), self._prices)
-        changed = {
-            (row["id"], row["organization_id"]): values
-            for row in rows
-            if (values := _values(row, results)) != _last_values(row)
-        }
+        changed = {}
+        for account in accounts:
+            values = _values(account, results)
+            if astuple(values) != account.last:
+                changed[account.id, account.organization_id] = values
         if changed:
             await store.write_points(tx, span, changed)
-        last: UUID = rows[-1]["id"]
-        return last
+        return accounts[-1].id
 
 
-def _values(row: Row, results: AccountResults) -> EquityValues:
-    account_id = str(row["id"])
+def _values(account: LastEquity, results: AccountResults) -> EquityValues:
+    account_id = str(account.id)
     realized = results.realized[account_id]
     with exact():
         unrealized = results.results[account_id] - realized
-    return EquityValues(row["equity"], row["cash"], normalized(realized), normalized(unrealized))
-
-
-def _last_values(row: Row) -> EquityValues | None:
-    if row["last_realized_pnl"] is None:
-        return None
-    names = ("equity", "cash", "realized_pnl", "unrealized_pnl")
-    return EquityValues(*(row[f"last_{name}"] for name in names))
+    return EquityValues(account.equity, account.cash, normalized(realized), normalized(unrealized))

@@ -34,6 +34,7 @@ def limit_routes(
     return (
         *_organization_routes(read, gates["write_organization_control"], limits, zones),
         *_account_routes(read, gates["write_controls"], limits, zones),
+        *_symbol_routes(read, gates["write_controls"], limits, zones),
         *_key_routes(gates["read_key_limits"], gates["api_keys"], limits),
     )
 
@@ -45,11 +46,8 @@ def _organization_routes(
     async def get_organization_limits(request: Request) -> Answer:
         """Read the organization's limits."""
         read.permit_object(request)
-        return _show(
-            request,
-            bodies.OrganizationLimitsRecord,
-            await limits.find_organization(organization_of(request)),
-        )
+        stored = await limits.find_organization(organization_of(request))
+        return _show(request, bodies.OrganizationLimitsRecord, stored)
 
     @CHANGED(body=bodies.OrganizationLimits, answer=bodies.OrganizationLimitsRecord)
     async def set_organization_limits(request: Request) -> Answer:
@@ -99,6 +97,17 @@ def _account_routes(
         await limits.remove(target_of(request, write), lambda: "", request.if_match())
         return Answer(status=204)
 
+    path = "/v1/controls/accounts/{account_id}/limits"
+    return (
+        Route("GET", path, read, get_account_limits),
+        Route("PUT", path, write, set_account_limits),
+        Route("DELETE", path, write, delete_account_limits),
+    )
+
+
+def _symbol_routes(
+    read: Gate, write: Gate, limits: LimitsService, zones: AbstractSet[str]
+) -> tuple[Route, ...]:
     @Operation(tag=Tag.CONTROLS, answer=bodies.SymbolLimitsRecord, errors=(ValidationFailed,))
     async def get_symbol_limits(request: Request) -> Answer:
         """Read a symbol's limits."""
@@ -114,9 +123,9 @@ def _account_routes(
         """Create or replace a symbol's limits."""
 
         def read_limits() -> tuple[str, TradingLimits]:
-            return symbol_of(request), bodies.read_limits(
-                request.body(bodies.SymbolLimits, bodies.AMOUNTS), zones
-            )
+            symbol = symbol_of(request)
+            body = request.body(bodies.SymbolLimits, bodies.AMOUNTS)
+            return symbol, bodies.read_limits(body, zones)
 
         stored = await limits.put(target_of(request, write), read_limits, request.if_match())
         return _show(request, bodies.SymbolLimitsRecord, stored, symbol_of(request))
@@ -124,20 +133,15 @@ def _account_routes(
     @CHANGED(status=204, errors=(AccountClosed, ValidationFailed))
     async def delete_symbol_limits(request: Request) -> Answer:
         """Remove a symbol's limits."""
-        await limits.remove(
-            target_of(request, write), lambda: symbol_of(request), request.if_match()
-        )
+        target = target_of(request, write)
+        await limits.remove(target, lambda: symbol_of(request), request.if_match())
         return Answer(status=204)
 
-    account = "/v1/controls/accounts/{account_id}/limits"
-    symbol = "/v1/controls/accounts/{account_id}/symbols/{symbol}/limits"
+    path = "/v1/controls/accounts/{account_id}/symbols/{symbol}/limits"
     return (
-        Route("GET", account, read, get_account_limits),
-        Route("PUT", account, write, set_account_limits),
-        Route("DELETE", account, write, delete_account_limits),
-        Route("GET", symbol, read, get_symbol_limits),
-        Route("PUT", symbol, write, set_symbol_limits),
-        Route("DELETE", symbol, write, delete_symbol_limits),
+        Route("GET", path, read, get_symbol_limits),
+        Route("PUT", path, write, set_symbol_limits),
+        Route("DELETE", path, write, delete_symbol_limits),
     )
 
 
@@ -186,9 +190,8 @@ def _show(
     stored: StoredLimits,
     symbol: Symbol | None = None,
 ) -> Answer:
-    return answer_json(
-        bodies.show_limits(kind, owner_of(request), stored, symbol), version=stored.version
-    )
+    shown = bodies.show_limits(kind, owner_of(request), stored, symbol)
+    return answer_json(shown, version=stored.version)
 
 
 def _show_key(organization_id: OrganizationId, stored: StoredLimits, use: KeyUse) -> Answer:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from trading_intents.controls.model import LimitValue, Reason, Scope, Triggered
+from trading_intents.controls.model import LimitValue, Reason, ScopeAnswer, Triggered
 from trading_intents.ids import OrganizationId
 from trading_intents.trading import (
     EXACT,
@@ -33,7 +33,7 @@ RATE_SECONDS = 60
 _BPS = 10_000
 
 
-class TradingLimits(FrozenStruct, frozen=True, kw_only=True, omit_defaults=True):
+class TradingLimits(FrozenStruct, kw_only=True, omit_defaults=True):
     """The limits of one level; None where there is none."""
 
     max_order_quantity: Decimal | None = None
@@ -71,14 +71,14 @@ class TradingLimits(FrozenStruct, frozen=True, kw_only=True, omit_defaults=True)
 NO_LIMIT = TradingLimits()
 
 
-class StoredLimits(FrozenStruct, frozen=True):
+class StoredLimits(FrozenStruct):
     limits: TradingLimits
     created_at: datetime
     updated_at: datetime
     version: int
 
 
-class LossLimit(FrozenStruct, frozen=True):
+class LossLimit(FrozenStruct):
     account_id: UUID
     organization_id: OrganizationId
     max_daily_loss: Decimal
@@ -91,10 +91,10 @@ class LimitOwner(NamedTuple):
     key_id: str = ""
 
 
-Levels = tuple[tuple[TradingLimits, Scope], ...]  # the widest first
+Levels = tuple[tuple[TradingLimits, ScopeAnswer], ...]  # the widest first
 
 
-class AppliedLimits(FrozenStruct, frozen=True):
+class AppliedLimits(FrozenStruct):
     """The limits of one symbol on one account; None where nothing is set."""
 
     organization: TradingLimits | None = None
@@ -103,7 +103,7 @@ class AppliedLimits(FrozenStruct, frozen=True):
     key: TradingLimits | None = None  # of the caller
 
     def levels(self, owner: LimitOwner, symbol: str) -> Levels:
-        scopes: tuple[Scope, ...] = (
+        scopes: tuple[ScopeAnswer, ...] = (
             {"Organization": owner.organization_id},
             {"Account": owner.account_id},
             {"Symbol": {"account_id": owner.account_id, "symbol": symbol}},
@@ -134,7 +134,7 @@ class AppliedLimits(FrozenStruct, frozen=True):
 NO_LIMITS = AppliedLimits()
 
 
-class AskedOrder(VersionTerms, frozen=True, kw_only=True):
+class AskedOrder(VersionTerms, kw_only=True):
     is_create: bool
     closes: bool = False  # made to close a position; it is nobody's duplicate
     symbol: Symbol
@@ -210,14 +210,14 @@ def judge_again(levels: Levels, asked: AskedOrder) -> tuple[Triggered, ...]:
 
 
 def _judge_stateless(
-    level: TradingLimits, scope: Scope, asked: AskedOrder, found: list[Triggered]
+    level: TradingLimits, scope: ScopeAnswer, asked: AskedOrder, found: list[Triggered]
 ) -> None:
     most = level.max_order_quantity
     allowed = level.allowed_symbols
     if most is not None and asked.quantity > most:
-        detail = f"the order's quantity is {amount_text(asked.quantity)}; at most {amount_text(most)} is allowed"
         limit = amount_text(most)
         quantity = amount_text(asked.quantity)
+        detail = f"the order's quantity is {quantity}; at most {limit} is allowed"
         found.append(Triggered(Reason.MAX_ORDER_QUANTITY, scope, detail, limit, quantity))
     if level.allow_short is False and asked.side is OrderSide.SELL_SHORT:
         detail = "the order sells short, which is not allowed"
@@ -230,7 +230,11 @@ def _judge_stateless(
 
 
 def _judge_leg(
-    level: TradingLimits, scope: Scope, leg: AskedOrder, state: LimitState, found: list[Triggered]
+    level: TradingLimits,
+    scope: ScopeAnswer,
+    leg: AskedOrder,
+    state: LimitState,
+    found: list[Triggered],
 ) -> None:
     """It closes what its entry opens, or is filled instead of it: whatever adds up, the entry is
     judged by."""
@@ -243,28 +247,29 @@ def _judge_leg(
 
 def _judge_notional(
     level: TradingLimits,
-    scope: Scope,
+    scope: ScopeAnswer,
     asked: AskedOrder,
     reference: Decimal | None,
     found: list[Triggered],
 ) -> None:
     most = level.max_order_notional
-    if most is not None:
-        price = _highest_price(asked, reference)
-        if price is None:
-            found.append(_no_price(Reason.MAX_ORDER_NOTIONAL, scope, asked, amount_text(most)))
-        elif (notional := asked.quantity * price) > most:
-            limit = amount_text(most)
-            worth = amount_text(notional)
-            detail = (
-                f"the order's value at {amount_text(price)} is {worth}; at most {limit} is allowed"
-            )
-            found.append(Triggered(Reason.MAX_ORDER_NOTIONAL, scope, detail, limit, worth))
+    if most is None:
+        return
+    price = _highest_price(asked, reference)
+    if price is None:
+        found.append(_no_price(Reason.MAX_ORDER_NOTIONAL, scope, asked, amount_text(most)))
+        return
+    notional = asked.quantity * price
+    if notional > most:
+        limit = amount_text(most)
+        worth = amount_text(notional)
+        detail = f"the order's value at {amount_text(price)} is {worth}; at most {limit} is allowed"
+        found.append(Triggered(Reason.MAX_ORDER_NOTIONAL, scope, detail, limit, worth))
 
 
 def _judge_collar(
     level: TradingLimits,
-    scope: Scope,
+    scope: ScopeAnswer,
     asked: AskedOrder,
     reference: Decimal | None,
     found: list[Triggered],
@@ -281,8 +286,8 @@ def _judge_collar(
         bps = amount_text(quotient(beyond * _BPS, reference))
         side = "above" if is_buy else "below"
         detail = (
-            f"the limit price {amount_text(asked.limit_price)} is {side} the reference price {amount_text(reference)} "
-            f"by {bps} basis points; at most {collar} are allowed"
+            f"the limit price {amount_text(asked.limit_price)} is {side} the reference price "
+            f"{amount_text(reference)} by {bps} basis points; at most {collar} are allowed"
         )
         found.append(Triggered(Reason.PRICE_COLLAR_BPS, scope, detail, collar, bps))
 
@@ -300,18 +305,25 @@ def added_notional(asked: AskedOrder, reference: Decimal | None) -> Decimal | No
 
 
 def _judge_daily_notional(
-    level: TradingLimits, scope: Scope, asked: AskedOrder, state: LimitState, found: list[Triggered]
+    level: TradingLimits,
+    scope: ScopeAnswer,
+    asked: AskedOrder,
+    state: LimitState,
+    found: list[Triggered],
 ) -> None:
     most = level.max_daily_notional
-    added = added_notional(asked, state.reference_price)
     if most is None:
         return
+    added = added_notional(asked, state.reference_price)
     if added is None:
         found.append(_no_price(Reason.MAX_DAILY_NOTIONAL, scope, asked, amount_text(most)))
     elif added and state.key_daily_notional + added > most:
         limit = amount_text(most)
         reached = amount_text(state.key_daily_notional + added)
-        detail = f"with it the key's orders of today (UTC) are worth {reached}; at most {limit} is allowed"
+        detail = (
+            f"with it the key's orders of today (UTC) are worth {reached}; at most {limit} is "
+            "allowed"
+        )
         found.append(Triggered(Reason.MAX_DAILY_NOTIONAL, scope, detail, limit, reached))
 
 
@@ -323,79 +335,68 @@ def _highest_price(terms: VersionTerms, reference: Decimal | None) -> Decimal | 
     return highest
 
 
-def _no_price(field: Reason, scope: Scope, asked: AskedOrder, limit: LimitValue) -> Triggered:
+def _no_price(field: Reason, scope: ScopeAnswer, asked: AskedOrder, limit: LimitValue) -> Triggered:
     detail = f"{field} needs a reference price of {asked.symbol}, and none is known"
     return Triggered(Reason.NO_REFERENCE_PRICE, scope, detail, limit, asked.symbol)
 
 
 def _judge_exposure(
     level: TradingLimits,
-    scope: Scope,
+    scope: ScopeAnswer,
     asked: AskedOrder,
     state: LimitState,
     reached: Decimal,
     found: list[Triggered],
 ) -> None:
-    if asked.is_create and level.max_open_orders is not None:
-        orders = (
-            state.account_open_orders if "Account" in scope else state.open_orders
-        ) + asked.new_orders
-        if orders > level.max_open_orders:
-            detail = f"there were {orders} open orders with it; at most {level.max_open_orders} are allowed"
-            found.append(
-                Triggered(Reason.MAX_OPEN_ORDERS, scope, detail, level.max_open_orders, orders)
-            )
+    most_orders = level.max_open_orders
+    if asked.is_create and most_orders is not None:
+        orders = state.account_open_orders if "Account" in scope else state.open_orders
+        orders += asked.new_orders
+        if orders > most_orders:
+            detail = f"there were {orders} open orders with it; at most {most_orders} are allowed"
+            found.append(Triggered(Reason.MAX_OPEN_ORDERS, scope, detail, most_orders, orders))
     if not state.is_position_known:
         found += _unknown_positions(level, scope, asked)
         return
     most = level.max_position_quantity
     if most is not None and abs(reached) > most and not _only_reduces(asked, state, reached):
+        limit = amount_text(most)
         detail = (
             f"with the open orders of its side the position would be {amount_text(reached)}; "
-            f"at most {amount_text(most)} is allowed, long or short"
+            f"at most {limit} is allowed, long or short"
         )
-        limit = amount_text(most)
         quantity = amount_text(abs(reached))
         found.append(Triggered(Reason.MAX_POSITION_QUANTITY, scope, detail, limit, quantity))
     if level.allow_short is False and asked.side is OrderSide.SELL and reached < 0:
         free = max(reached + asked.open_after, ZERO)
+        sold = amount_text(asked.open_after)
         detail = (
-            f"the order sells {amount_text(asked.open_after)}; the long position less other open sells is "
+            f"the order sells {sold}; the long position less other open sells is "
             f"{amount_text(free)}, and selling short is not allowed"
         )
-        found.append(
-            Triggered(Reason.ALLOW_SHORT, scope, detail, False, amount_text(asked.open_after))
-        )
+        found.append(Triggered(Reason.ALLOW_SHORT, scope, detail, False, sold))
     loss = level.max_daily_loss
-    if (
-        loss is not None
-        and -state.daily_result >= loss
-        and not _only_reduces(asked, state, reached)
-    ):
-        lost = amount_text(-state.daily_result)
-        detail = f"today's result is a loss of {lost}; from {amount_text(loss)} on only orders that reduce pass"
-        found.append(Triggered(Reason.MAX_DAILY_LOSS, scope, detail, amount_text(loss), lost))
+    if loss is None or -state.daily_result < loss or _only_reduces(asked, state, reached):
+        return
+    limit = amount_text(loss)
+    lost = amount_text(-state.daily_result)
+    detail = f"today's result is a loss of {lost}; from {limit} on only orders that reduce pass"
+    found.append(Triggered(Reason.MAX_DAILY_LOSS, scope, detail, limit, lost))
 
 
 def _unknown_positions(
-    level: TradingLimits, scope: Scope, asked: AskedOrder
+    level: TradingLimits, scope: ScopeAnswer, asked: AskedOrder
 ) -> Iterator[Triggered]:
-    most = level.max_position_quantity
-    loss = level.max_daily_loss
-    needed: tuple[tuple[Reason, LimitValue | None], ...] = (
-        (Reason.MAX_POSITION_QUANTITY, None if most is None else amount_text(most)),
-        (
-            Reason.ALLOW_SHORT,
-            level.allow_short
-            if level.allow_short is False and asked.side is OrderSide.SELL
-            else None,
-        ),
-        (Reason.MAX_DAILY_LOSS, None if loss is None else amount_text(loss)),
-    )
+    needed: list[tuple[Reason, LimitValue]] = []
+    if level.max_position_quantity is not None:
+        needed.append((Reason.MAX_POSITION_QUANTITY, amount_text(level.max_position_quantity)))
+    if level.allow_short is False and asked.side is OrderSide.SELL:
+        needed.append((Reason.ALLOW_SHORT, False))
+    if level.max_daily_loss is not None:
+        needed.append((Reason.MAX_DAILY_LOSS, amount_text(level.max_daily_loss)))
     for field, limit in needed:
-        if limit is not None:
-            detail = f"{field} needs the account's positions, which its broker has not reported yet"
-            yield Triggered(Reason.POSITION_UNKNOWN, scope, detail, limit, asked.symbol)
+        detail = f"{field} needs the account's positions, which its broker has not reported yet"
+        yield Triggered(Reason.POSITION_UNKNOWN, scope, detail, limit, asked.symbol)
 
 
 def _reached(asked: AskedOrder, state: LimitState) -> Decimal:
@@ -416,7 +417,7 @@ def _only_reduces(asked: AskedOrder, state: LimitState, reached: Decimal) -> boo
 
 def _judge_recent(
     level: TradingLimits,
-    scope: Scope,
+    scope: ScopeAnswer,
     asked: AskedOrder,
     state: LimitState,
     now: datetime,
@@ -426,11 +427,17 @@ def _judge_recent(
     window = level.duplicate_window_millis
     orders = (state.key_orders_last_minute if "ApiKey" in scope else state.orders_last_minute) + 1
     if rate is not None and orders > rate:
-        detail = f"{orders} orders were accepted in {RATE_SECONDS} seconds with it; at most {rate} are allowed"
+        detail = (
+            f"{orders} orders were accepted in {RATE_SECONDS} seconds with it; at most {rate} are "
+            "allowed"
+        )
         found.append(Triggered(Reason.MAX_ORDERS_PER_MINUTE, scope, detail, rate, orders))
     if window is None or not asked.is_create or asked.closes or state.duplicate_at is None:
         return
     since_millis = max((now - state.duplicate_at) // timedelta(milliseconds=1), 0)
     if since_millis < window:
-        detail = f"an equal order was accepted {since_millis} ms before; within {window} ms it counts as a duplicate"
+        detail = (
+            f"an equal order was accepted {since_millis} ms before; within {window} ms it counts "
+            "as a duplicate"
+        )
         found.append(Triggered(Reason.DUPLICATE_WINDOW_MILLIS, scope, detail, window, since_millis))

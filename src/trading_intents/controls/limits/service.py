@@ -95,7 +95,7 @@ async def put_key_limits(
 
 # Callbacks, since what they refuse (422) is refused only once the account is known to be the
 # caller's (404, 403).
-ReadSymbol = Callable[[], str]  # a symbol, or none: the account itself
+ReadLimitedSymbol = Callable[[], str]  # a symbol, or none: the account itself
 ReadLimits = Callable[[], tuple[str, TradingLimits]]
 
 
@@ -129,7 +129,7 @@ class LimitsService:
             await lock_organization(tx, organization_id)
             await self._remove(tx, organization_id, "", expected)
 
-    async def find(self, target: AccountTarget, read: ReadSymbol) -> StoredLimits:
+    async def find(self, target: AccountTarget, read: ReadLimitedSymbol) -> StoredLimits:
         async with self._pool.transaction([target.organization_id], read_only=True) as tx:
             account = await find_target(tx, target)
             return _there(await store.find_limits(tx, account.id, read()))
@@ -151,7 +151,9 @@ class LimitsService:
                 account=account,
             )
 
-    async def remove(self, target: AccountTarget, read: ReadSymbol, expected: Expected) -> None:
+    async def remove(
+        self, target: AccountTarget, read: ReadLimitedSymbol, expected: Expected
+    ) -> None:
         async with self._pool.transaction([target.organization_id]) as tx:
             account = await lock_target(tx, target)
             symbol = read()

@@ -1,7 +1,7 @@
 """Limits in the database, one function per statement. Never decides."""
 
 from collections.abc import Sequence
-from datetime import date, datetime
+from datetime import date
 from decimal import Decimal
 from functools import lru_cache
 from uuid import UUID
@@ -16,8 +16,8 @@ from trading_intents.controls.limits.model import (
     TradingLimits,
 )
 from trading_intents.ids import OrganizationId
-from trading_intents.storage.database import Row, Tx
-from trading_intents.trading import AccountSymbol
+from trading_intents.storage.database import Tx
+from trading_intents.trading import AccountSymbol, FrozenStruct
 
 # For a statement that has `asked (account_id, symbol)` and the account as `a`: the columns that
 # `applied_limits` takes, and where they come from. LATERAL with LIMIT allows only look-ups by key.
@@ -42,6 +42,13 @@ JOINS = """
 """
 
 
+# Of a row of `trading_limits` as `l`: StoredLimits as JSON.
+_STORED = """
+    json_build_object('limits', l.rules, 'created_at', l.created_at, 'updated_at', l.updated_at,
+        'version', l.version)::text
+"""
+
+
 @lru_cache(maxsize=10_000)
 def parse_limits(text: str) -> TradingLimits:
     """A pure function of what PostgreSQL writes: the same rows come again and again."""
@@ -52,7 +59,9 @@ def applied_limits(
     organization: str | None, account: str | None, symbol: str | None
 ) -> AppliedLimits:
     return AppliedLimits(
-        *(None if text is None else parse_limits(text) for text in (organization, account, symbol))
+        organization=parse_limits(organization) if organization else None,
+        account=parse_limits(account) if account else None,
+        symbol=parse_limits(symbol) if symbol else None,
     )
 
 
@@ -71,26 +80,26 @@ async def read_applied(tx: Tx, account_id: UUID, symbol: str, key_id: UUID | Non
 
 
 async def find_limits(tx: Tx, owner_id: UUID, symbol: str) -> StoredLimits | None:
-    row = await tx.fetchrow(
-        "SELECT * FROM trading_limits WHERE owner_id = $1 AND symbol = $2", owner_id, symbol
-    )
-    return _stored(row) if row else None
+    query = f"""
+        SELECT {_STORED} FROM trading_limits l WHERE owner_id = $1 AND symbol = $2
+    """  # noqa: S608 - our own constants
+    text = await tx.fetchval(query, owner_id, symbol)
+    return msgspec.json.decode(text, type=StoredLimits) if text else None
 
 
 async def put_limits(
     tx: Tx, organization_id: OrganizationId, owner_id: UUID, symbol: str, limits: TradingLimits
 ) -> StoredLimits:
-    query = """
+    query = f"""
         INSERT INTO trading_limits AS l (organization_id, owner_id, symbol, rules)
         VALUES ($1, $2, $3, $4::text::jsonb)
         ON CONFLICT (owner_id, symbol) DO UPDATE
         SET rules = excluded.rules, version = l.version + 1, updated_at = clock_timestamp()
-        RETURNING *
-    """
-    [row] = await tx.fetch(
-        query, organization_id, owner_id, symbol, msgspec.json.encode(limits).decode()
-    )
-    return _stored(row)
+        RETURNING {_STORED}
+    """  # noqa: S608 - our own constants
+    rules = msgspec.json.encode(limits).decode()
+    text = await tx.fetchval(query, organization_id, owner_id, symbol, rules)
+    return msgspec.json.decode(text, type=StoredLimits)
 
 
 async def delete_limits(tx: Tx, owner_id: UUID, symbol: str) -> None:
@@ -125,33 +134,27 @@ async def count_symbols(tx: Tx, account_id: UUID) -> int:
     )
 
 
+# The columns of a LossLimit.
+_LOSS_LIMIT = """
+    owner_id AS account_id, organization_id,
+    (rules ->> 'max_daily_loss')::numeric AS max_daily_loss, rules ->> 'timezone' AS timezone
+"""
+
+
 async def page_loss_limits(tx: Tx, after: UUID, limit: int) -> list[LossLimit]:
-    query = """
-        SELECT owner_id, organization_id, rules FROM trading_limits
+    query = f"""
+        SELECT {_LOSS_LIMIT} FROM trading_limits
         WHERE rules ? 'max_daily_loss' AND owner_id > $1 ORDER BY owner_id LIMIT $2
-    """
-    rows = await tx.fetch(query, after, limit)
-    return [_loss_limit(row) for row in rows]
+    """  # noqa: S608 - our own constants
+    return [LossLimit(**row) for row in await tx.fetch(query, after, limit)]
 
 
 async def find_loss_limits(tx: Tx, account_ids: Sequence[UUID]) -> list[LossLimit]:
-    query = """
-        SELECT owner_id, organization_id, rules FROM trading_limits
+    query = f"""
+        SELECT {_LOSS_LIMIT} FROM trading_limits
         WHERE owner_id = ANY ($1::uuid[]) AND rules ? 'max_daily_loss'
-    """
-    rows = await tx.fetch(query, account_ids)
-    return [_loss_limit(row) for row in rows]
-
-
-def _loss_limit(row: Row) -> LossLimit:
-    limits = parse_limits(row["rules"])
-    assert limits.max_daily_loss is not None
-    return LossLimit(
-        row["owner_id"],
-        OrganizationId(row["organization_id"]),
-        limits.max_daily_loss,
-        limits.timezone,
-    )
+    """  # noqa: S608 - our own constants
+    return [LossLimit(**row) for row in await tx.fetch(query, account_ids)]
 
 
 async def try_judging(tx: Tx) -> bool:
@@ -159,7 +162,7 @@ async def try_judging(tx: Tx) -> bool:
     return bool(await tx.fetchval("SELECT pg_try_advisory_xact_lock($1)", JUDGING_LOCK))
 
 
-async def mark_halted(tx: Tx, limit: LossLimit, day: date, timezone: str) -> bool:
+async def record_halted(tx: Tx, limit: LossLimit, day: date, timezone: str) -> bool:
     """False: it was halted for this limit on that day, or the limit or the day is another by
     now."""
     query = """
@@ -169,8 +172,8 @@ async def mark_halted(tx: Tx, limit: LossLimit, day: date, timezone: str) -> boo
             WHERE owner_id = $1 AND symbol = '' AND (rules ->> 'max_daily_loss')::numeric = $2
         )
     """
-    marked = await tx.execute(query, limit.account_id, limit.max_daily_loss, day, timezone)
-    return marked == "UPDATE 1"
+    tag = await tx.execute(query, limit.account_id, limit.max_daily_loss, day, timezone)
+    return tag == "UPDATE 1"
 
 
 async def change_loss_limit(tx: Tx, account_id: UUID, timezone: str | None) -> None:
@@ -203,12 +206,12 @@ async def add_to_baseline(tx: Tx, begun: Sequence[str], added: Decimal) -> None:
 async def page_accounts(tx: Tx, after: UUID, limit: int) -> list[UUID]:
     """Accounts by their ids; none while another process walks through them."""
     query = """
-        SELECT account_id FROM account_heads
-        WHERE account_id > $1 AND (SELECT pg_try_advisory_xact_lock($3))
-        ORDER BY account_id LIMIT $2
+        SELECT ARRAY(SELECT account_id FROM account_heads
+            WHERE account_id > $1 AND (SELECT pg_try_advisory_xact_lock($3))
+            ORDER BY account_id LIMIT $2)
     """
-    rows = await tx.fetch(query, after, limit, CHECKING_LOCK)
-    return [row["account_id"] for row in rows]
+    found: list[UUID] = await tx.fetchval(query, after, limit, CHECKING_LOCK)
+    return found
 
 
 async def prune_exposures(tx: Tx, account_ids: Sequence[UUID]) -> None:
@@ -224,7 +227,8 @@ async def prune_exposures(tx: Tx, account_ids: Sequence[UUID]) -> None:
 
 
 _DIFFERENCES = """
-    SELECT account_id, symbol, counted, actual
+    SELECT account_id, symbol, coalesce(counted, '{0,0,0}') AS counted,
+        coalesce(actual, '{0,0,0}') AS actual
     FROM (
         SELECT account_id, symbol, ARRAY[open_orders, open_buy, open_sell] AS counted FROM exposures
         WHERE account_id = ANY ($1::uuid[])
@@ -249,10 +253,19 @@ _DIFFERENCES = """
 """
 
 
-async def find_differences(tx: Tx, account_ids: Sequence[UUID]) -> list[Row]:
+class ExposureDifference(FrozenStruct):
+    """A symbol's open orders, and what is open to buy and to sell: as counted, and as summed up."""
+
+    account_id: UUID
+    symbol: str
+    counted: list[Decimal]
+    actual: list[Decimal]
+
+
+async def find_differences(tx: Tx, account_ids: Sequence[UUID]) -> list[ExposureDifference]:
     """Symbols whose exposures are not what their open orders add up to, by the rule of `open_sums`.
     One statement sees both as of one moment."""
-    return await tx.fetch(_DIFFERENCES, account_ids)
+    return [ExposureDifference(**row) for row in await tx.fetch(_DIFFERENCES, account_ids)]
 
 
 async def lock_exposures(tx: Tx, keys: Sequence[AccountSymbol[UUID]]) -> None:
@@ -277,8 +290,3 @@ async def set_exposure(tx: Tx, account_id: UUID, symbol: str, sums: Sequence[Dec
         WHERE account_id = $1 AND symbol = $2
     """
     await tx.execute(query, account_id, symbol, *sums)
-
-
-def _stored(row: Row) -> StoredLimits:
-    created_at: datetime = row["created_at"]
-    return StoredLimits(parse_limits(row["rules"]), created_at, row["updated_at"], row["version"])

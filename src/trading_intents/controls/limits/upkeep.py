@@ -26,7 +26,7 @@ from trading_intents.controls.limits.state.losses import (
 from trading_intents.controls.limits.state.statements import read_results, record_baselines
 from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.loops import Wakeup, repeat
-from trading_intents.outbox.settling import reason_of
+from trading_intents.outbox.outcomes import reason_of
 from trading_intents.prices.model import PriceRules
 from trading_intents.storage.administration import read_clock
 from trading_intents.storage.database import Pool
@@ -34,14 +34,12 @@ from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.storage.signals import Signals
 from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.telemetry import Log, Metrics
-from trading_intents.trading import ZERO, AccountSymbol, amount_text
+from trading_intents.trading import AccountSymbol, amount_text
 
 CHECK_SECONDS = 60.0
 CHECK_SHARE = 20  # so many times as long as it took is the pause after it
 CHECKED_ACCOUNTS = 20
 NO_ACCOUNT = UUID(int=0)
-NOTHING_OPEN = (ZERO, ZERO, ZERO)
-SUMS = ("counted", "actual")
 JUDGE_SECONDS = 1.0
 PAGE_ACCOUNTS = 200
 MAX_ORGANIZATIONS = 4  # whose accounts are halted at a time
@@ -69,27 +67,27 @@ class ExposureCheck:
             await store.prune_exposures(tx, accounts)
             found = await store.find_differences(tx, accounts)
         if found:
-            await self._correct([(row["account_id"], row["symbol"]) for row in found])
-        return (
-            CHECK_SHARE * (self._clock.monotonic() - started_seconds) if accounts else CHECK_SECONDS
-        )
+            await self._correct([(each.account_id, each.symbol) for each in found])
+        if not accounts:
+            return CHECK_SECONDS
+        return CHECK_SHARE * (self._clock.monotonic() - started_seconds)
 
     async def _correct(self, keys: Sequence[AccountSymbol[UUID]]) -> None:
         async with self._pool.transaction(plans="fresh") as tx:
             await store.lock_exposures(tx, keys)
-            rows = await store.find_differences(tx, [account_id for account_id, _ in keys])
-            wrong = [row for row in rows if (row["account_id"], row["symbol"]) in keys]
-            for row in wrong:
-                await store.set_exposure(
-                    tx, row["account_id"], row["symbol"], row["actual"] or NOTHING_OPEN
-                )
-        for row in wrong:
+            found = await store.find_differences(tx, [account_id for account_id, _ in keys])
+            wrong = [each for each in found if (each.account_id, each.symbol) in keys]
+            for each in wrong:
+                await store.set_exposure(tx, each.account_id, each.symbol, each.actual)
+        for each in wrong:
             self._metrics.alert("exposure_differs")
-            counted, actual = (
-                [amount_text(each) for each in row[name] or NOTHING_OPEN] for name in SUMS
+            self._log.error(
+                "exposure differs",
+                account_id=str(each.account_id),
+                symbol=each.symbol,
+                counted=list(map(amount_text, each.counted)),
+                actual=list(map(amount_text, each.actual)),
             )
-            names = {"account_id": str(row["account_id"]), "symbol": row["symbol"]}
-            self._log.error("exposure differs", **names, counted=counted, actual=actual)
 
 
 class LossJudge:
@@ -133,7 +131,7 @@ class LossJudge:
         due = self._due
         self._due = set()
         if due:
-            async with self._pool.transaction(read_only=True, plans="by_key") as tx:
+            async with self._pool.transaction(read_only=True) as tx:
                 limits = await store.find_loss_limits(tx, sorted(due))
             await self._judge_accounts(limits, is_alone=False)
         if self._clock.monotonic() >= self._all_due_seconds:
@@ -145,7 +143,7 @@ class LossJudge:
         limited = set[UUID]()
         after = NO_ACCOUNT
         while True:
-            async with self._pool.transaction(read_only=True, plans="by_key") as tx:
+            async with self._pool.transaction(read_only=True) as tx:
                 page = await store.page_loss_limits(tx, after, PAGE_ACCOUNTS)
             limited |= {each.account_id for each in page}
             await self._judge_accounts(page, is_alone=True)
@@ -158,26 +156,26 @@ class LossJudge:
         """`is_alone`: not while another process does."""
         if not limits:
             return
-        async with self._pool.transaction(read_only=True, plans="by_key") as tx:
+        async with self._pool.transaction(read_only=True) as tx:
             if is_alone and not await store.try_judging(tx):
                 return
-            (reply,) = await PoolTransaction(tx).run(
-                [read_results([str(each.account_id) for each in limits])]
-            )
+            request = read_results([str(each.account_id) for each in limits])
+            (reply,) = await PoolTransaction(tx).run([request])
             results = AccountResults(reply.texts(), self._prices)
             now = await read_clock(tx)
-        turns = asyncio.Semaphore(MAX_ORGANIZATIONS)
+        slots = asyncio.Semaphore(MAX_ORGANIZATIONS)
         own: dict[OrganizationId, list[LossLimit]] = {}
         for limit in limits:
             own.setdefault(limit.organization_id, []).append(limit)
-        await asyncio.gather(*(self._settle(each, results, now, turns) for each in own.values()))
+        work = [self._judge_organization(each, results, now, slots) for each in own.values()]
+        await asyncio.gather(*work)
 
-    async def _settle(
+    async def _judge_organization(
         self,
         limits: Sequence[LossLimit],
         results: AccountResults,
         now: datetime,
-        turns: asyncio.Semaphore,
+        slots: asyncio.Semaphore,
     ) -> None:
         """One organization's. Its locks may be held: that delays no other, and all of it is tried
         again in a second."""
@@ -188,17 +186,16 @@ class LossJudge:
             result, baseline = results.today(account_id, limit.timezone, now)
             if baseline:
                 begun[account_id, str(limit.organization_id)] = baseline
-            elif (
-                -result >= limit.max_daily_loss
-                and not (judged := results.baselines[account_id]).halted
-            ):
-                reached.append((limit, judged, -result))
+            elif -result >= limit.max_daily_loss:
+                judged = results.baselines[account_id]
+                if not judged.halted:
+                    reached.append((limit, judged, -result))
         if not begun and not reached:
             return
-        async with turns:
+        async with slots:
             try:
                 if begun:
-                    async with self._pool.transaction(plans="by_key") as tx:
+                    async with self._pool.transaction() as tx:
                         await PoolTransaction(tx).run([record_baselines(baseline_rows(begun))])
                 for each in reached:
                     await self._halt(*each)
@@ -214,7 +211,7 @@ class LossJudge:
         )
         scope = HaltScope(limit.organization_id, limit.account_id)
         async with self._pool.transaction([limit.organization_id]) as tx:
-            if not await store.mark_halted(tx, limit, judged.day, judged.timezone):
+            if not await store.record_halted(tx, limit, judged.day, judged.timezone):
                 return
             await start_halt(
                 tx, self._make_id(), scope, terms, HaltPrincipal(HaltPrincipalType.SYSTEM, PLATFORM)

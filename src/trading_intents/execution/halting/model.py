@@ -43,7 +43,7 @@ class Waiting(NamedTuple):
         return {"account_id": str(account_id), **order, **symbol, "reason": self.reason}
 
 
-class OpenOrder(FrozenStruct, frozen=True, kw_only=True):
+class OpenOrder(FrozenStruct, kw_only=True):
     order_id: UUID
     symbol: str
     is_cancelled: bool  # a CANCEL is not answered
@@ -52,7 +52,7 @@ class OpenOrder(FrozenStruct, frozen=True, kw_only=True):
     cancelled_seconds: float  # since the last of them
 
 
-class ClosingAttempts(FrozenStruct, frozen=True):
+class ClosingAttempts(FrozenStruct):
     """Orders that were made since the halt began to close a symbol's position, and ended
     unfilled."""
 
@@ -63,7 +63,7 @@ class ClosingAttempts(FrozenStruct, frozen=True):
 NO_ATTEMPTS = ClosingAttempts(0, 0.0)
 
 
-class Progress(FrozenStruct, frozen=True, kw_only=True):
+class PartProgress(FrozenStruct, kw_only=True):
     """A part as it is kept."""
 
     state: HaltState
@@ -110,7 +110,7 @@ def close_wait(
     return None
 
 
-class Report(NamedTuple):
+class ReportedQuantity(NamedTuple):
     """A quantity that the broker reported and that is not ours, and when it was first asked for."""
 
     quantity: Decimal
@@ -123,30 +123,31 @@ class Report(NamedTuple):
 def differing(
     reported: Mapping[str, Decimal],
     ours: Mapping[str, Decimal],
-    before: Mapping[str, Report],
+    before: Mapping[str, ReportedQuantity],
     asked_seconds: float,
-) -> dict[str, Report]:
+) -> dict[str, ReportedQuantity]:
     """The symbols in which a snapshot differs from ours, since when it says so. A symbol that it
     leaves out is 0."""
-    found = dict[str, Report]()
+    found = dict[str, ReportedQuantity]()
     for symbol in {*reported, *ours}:
         quantity = reported.get(symbol, ZERO)
-        if quantity != ours.get(symbol, ZERO):
-            first = before.get(symbol)
-            found[symbol] = (
-                first if first and first.quantity == quantity else Report(quantity, asked_seconds)
-            )
+        if quantity == ours.get(symbol, ZERO):
+            continue
+        found[symbol] = ReportedQuantity(quantity, asked_seconds)
+        first = before.get(symbol)
+        if first and first.quantity == quantity:
+            found[symbol] = first
     return found
 
 
-def with_orders(progress: Progress, waits: Mapping[UUID, str | None]) -> Progress:
+def with_orders(progress: PartProgress, waits: Mapping[UUID, str | None]) -> PartProgress:
     waiting = [Waiting(reason, order_id=order_id) for order_id, reason in waits.items() if reason]
     return replace(progress, waiting=tuple(waiting[:MAX_SHOWN]))
 
 
 def with_symbols(
-    progress: Progress, left: Collection[str], waits: Mapping[str, str | None]
-) -> Progress:
+    progress: PartProgress, left: Collection[str], waits: Mapping[str, str | None]
+) -> PartProgress:
     """`left` are the symbols in which something is still to be closed."""
     symbols = tuple(sorted({*progress.symbols, *left}))
     waiting = [

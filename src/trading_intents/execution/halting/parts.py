@@ -1,6 +1,5 @@
-"""One account's part of a halt: a bounded step of cancelling or closing, whose result is written
-down. All that it goes by is in the database or at the broker, so a step may be cut off anywhere and
-taken again by another process."""
+"""One account's part of a halt: bounded steps of cancelling or closing, each written down. A step
+goes by the database and the broker alone: cut off anywhere, another process takes it again."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -23,7 +22,7 @@ from trading_intents.intents.writing.system import PlatformActions
 from trading_intents.loops import pause_after
 from trading_intents.orders import store as orders_store
 from trading_intents.storage.administration import read_clock
-from trading_intents.storage.database import Pool, Row, Tx
+from trading_intents.storage.database import Pool, Tx
 from trading_intents.trading import Symbol
 
 MAX_APPENDED = 100  # commands in a step
@@ -57,8 +56,8 @@ class HaltPart:
         self._pool = pool
         self._actions = actions
         self._clock = clock
-        self._differing: dict[str, model.Report] = {}
-        self._last: model.Progress | None = None
+        self._differing: dict[str, model.ReportedQuantity] = {}
+        self._last: model.PartProgress | None = None
         self._idle_steps = 0
 
     async def step(self, session: BrokerSession) -> float:
@@ -66,7 +65,7 @@ class HaltPart:
         progress, counts, orders = await self._look()
         is_busy = False
         try:
-            if counts["open"] or (counts["left"] and not self.closes):
+            if counts.open or (counts.left and not self.closes):
                 progress, is_busy = await self._cancel(progress, orders, session.is_up)
             elif self.closes:
                 progress = await self._close(replace(progress, state=HaltState.CLOSING), session)
@@ -80,20 +79,20 @@ class HaltPart:
         self._last = progress
         return SOON_SECONDS if is_busy else pause_after(PAUSES_SECONDS, self._idle_steps)
 
-    async def _write(self, progress: model.Progress) -> None:
+    async def _write(self, progress: model.PartProgress) -> None:
         async with self._pool.transaction() as tx:
             await store.write_progress(tx, *self.key, self.organization_id, self.closes, progress)
 
-    async def _look(self) -> tuple[model.Progress, Row, list[model.OpenOrder]]:
+    async def _look(self) -> tuple[model.PartProgress, store.OrderCounts, list[model.OpenOrder]]:
         account_id = self.key.account_id
-        async with self._pool.transaction(read_only=True, plans="by_key") as tx:
+        async with self._pool.transaction(read_only=True) as tx:
             before = await store.read_progress(tx, *self.key)
             counts = await store.count_orders(tx, account_id, self._halt_at)
             orders = await store.open_orders(tx, account_id, self._halt_at, 2 * MAX_APPENDED)
         if before is None:
-            before = model.Progress(
+            before = model.PartProgress(
                 state=HaltState.CANCELLING,
-                base_seq=counts["seq"],
+                base_seq=counts.seq,
                 seen_seq=0,
                 orders=0,
                 orders_done=0,
@@ -104,15 +103,15 @@ class HaltPart:
         progress = replace(
             before,
             state=HaltState.CANCELLING,
-            seen_seq=counts["seq"],
-            orders=counts["orders"],
-            orders_done=counts["orders"] - counts["open"],
+            seen_seq=counts.seq,
+            orders=counts.orders,
+            orders_done=counts.orders - counts.open,
         )
         return progress, counts, orders
 
     async def _cancel(
-        self, progress: model.Progress, orders: Sequence[model.OpenOrder], is_connected: bool
-    ) -> tuple[model.Progress, bool]:
+        self, progress: model.PartProgress, orders: Sequence[model.OpenOrder], is_connected: bool
+    ) -> tuple[model.PartProgress, bool]:
         """Appends the CANCELs that are due, and says whether there may be more."""
         waits: dict[UUID, str | None] = {
             order.order_id: model.cancel_wait(order, is_connected) for order in orders
@@ -126,11 +125,13 @@ class HaltPart:
         )
         return model.with_orders(progress, waits | dict.fromkeys(due, pending)), bool(due)
 
-    async def _close(self, progress: model.Progress, session: BrokerSession) -> model.Progress:
+    async def _close(
+        self, progress: model.PartProgress, session: BrokerSession
+    ) -> model.PartProgress:
         """Asks the broker what it holds when something may be closed now, or when nothing seems to
         be held."""
         account_id = self.key.account_id
-        async with self._pool.transaction(read_only=True, plans="by_key") as tx:
+        async with self._pool.transaction(read_only=True) as tx:
             working = await store.open_symbols(tx, account_id)
             held = {*await orders_store.held_quantities(tx, account_id), *working}
             waits = await self._waits(tx, held, working, progress.base_seq)
@@ -143,39 +144,27 @@ class HaltPart:
         try:
             reported = await session.read_positions()
         except (BrokerUnavailable, TimeoutError):
-            waiting = model.with_symbols(
-                progress, held, dict.fromkeys(held, model.WaitReason.BROKER_DISCONNECTED)
-            )
-            return (
-                waiting
-                if held
-                else replace(
-                    waiting, waiting=(model.Waiting(model.WaitReason.BROKER_DISCONNECTED),)
-                )
-            )
+            reason = model.WaitReason.BROKER_DISCONNECTED
+            waiting = model.with_symbols(progress, held, dict.fromkeys(held, reason))
+            return waiting if held else replace(waiting, waiting=(model.Waiting(reason),))
         return await self._close_reported(progress, working, reported, now_seconds)
 
     async def _close_reported(
         self,
-        progress: model.Progress,
+        progress: model.PartProgress,
         working: set[str],
         reported: Mapping[str, Decimal] | None,
         asked_seconds: float,
-    ) -> model.Progress:
+    ) -> model.PartProgress:
         """`reported` was asked for when only `working` symbols had open orders; None: the broker
         reports none."""
-        async with self._pool.transaction(read_only=True, plans="by_key") as tx:
+        async with self._pool.transaction(read_only=True) as tx:
             ours = await orders_store.held_quantities(tx, self.key.account_id)
-            waits = await self._waits(
-                tx, {*(reported or ()), *ours, *working}, working, progress.base_seq
-            )
-        self._differing = (
-            {}
-            if reported is None
-            else model.differing(reported, ours, self._differing, asked_seconds)
-        )
-        quantities = ours if reported is None else reported
-        left = {*working, *(symbol for symbol, quantity in quantities.items() if quantity)}
+            quantities = ours if reported is None else reported
+            symbols = {*quantities, *ours, *working}
+            waits = await self._waits(tx, symbols, working, progress.base_seq)
+        self._differing = model.differing(quantities, ours, self._differing, asked_seconds)
+        left = working | {symbol for symbol, quantity in quantities.items() if quantity}
         for symbol, report in self._differing.items():
             if not report.is_confirmed(asked_seconds):
                 waits[symbol] = waits[symbol] or model.WaitReason.POSITION_UNCONFIRMED
@@ -203,34 +192,31 @@ class HaltPart:
         attempts = await store.closing_attempts(tx, account_id, base_seq)
         controls = await controls_store.read_many(tx, [account_id] * len(names), names)
         now = await read_clock(tx)
-        return {
-            name: model.close_wait(
-                name, working, attempts.get(name, model.NO_ATTEMPTS), each.time, now
-            )
-            for name, each in zip(names, controls, strict=True)
-        }
+        waits: dict[str, str | None] = {}
+        for name, each in zip(names, controls, strict=True):
+            made = attempts.get(name, model.NO_ATTEMPTS)
+            waits[name] = model.close_wait(name, working, made, each.time, now)
+        return waits
 
     async def _append(
-        self, progress: model.Progress, commands: Sequence[Command]
+        self, progress: model.PartProgress, commands: Sequence[Command]
     ) -> list[Receipt | PlatformError]:
         """The symbols that are to be closed are written first: one that is flat before the next
         look was closed too."""
         if not commands:
             return []
         await self._write(progress)
-        halt_id, account_id, organization_id = map(str, (*self.key, self.organization_id))
-        return await self._actions.append(
-            [
-                Submission(
-                    account_id=account_id,
-                    organization_id=organization_id,
-                    key_id=None,
-                    command=each,
-                    client_reference_id=None,
-                    idempotency_key=None,
-                    body_digest=None,
-                    halt_id=halt_id,
-                )
-                for each in commands
-            ]
-        )
+        submissions = []
+        for each in commands:
+            submission = Submission(
+                account_id=str(self.key.account_id),
+                organization_id=str(self.organization_id),
+                key_id=None,
+                command=each,
+                client_reference_id=None,
+                idempotency_key=None,
+                body_digest=None,
+                halt_id=str(self.key.halt_id),
+            )
+            submissions.append(submission)
+        return await self._actions.append(submissions)

@@ -2,19 +2,32 @@
 database's."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from uuid import UUID
 
 import msgspec
 
 from trading_intents.controls.halts.model import Halt, HaltState
 from trading_intents.controls.halts.store import HALT_COLUMNS, halt_of
-from trading_intents.execution.halting.model import ClosingAttempts, OpenOrder, Progress
-from trading_intents.storage.database import Row, Tx
+from trading_intents.execution.halting.model import ClosingAttempts, OpenOrder, PartProgress
+from trading_intents.storage.database import Tx
+from trading_intents.storage.pipeline import json_text
+from trading_intents.trading import FrozenStruct
 
 MAX_WAITING = 500  # entries of a halt
 
 
-async def unfinished_parts(tx: Tx, account_ids: Sequence[UUID], is_sweep: bool) -> list[Row]:
+class HaltedAccount(FrozenStruct):
+    halt_id: UUID
+    organization_id: UUID
+    account_id: UUID
+    close_positions: bool
+    created_at: datetime  # of the halt
+
+
+async def unfinished_parts(
+    tx: Tx, account_ids: Sequence[UUID], is_sweep: bool
+) -> list[HaltedAccount]:
     """The halts that have work to do, with each of these accounts in which they have. A sweep finds
     accounts too that were done, and have an open order again."""
     query = """
@@ -35,26 +48,37 @@ async def unfinished_parts(tx: Tx, account_ids: Sequence[UUID], is_sweep: bool) 
            OR $2 AND EXISTS (SELECT FROM orders o
                WHERE o.account_id = h.account_id AND o.finished_at IS NULL)
     """
-    return await tx.fetch(query, account_ids, is_sweep)
+    rows = await tx.fetch(query, account_ids, is_sweep)
+    return [HaltedAccount(**row) for row in rows]
 
 
 async def unfinished_halts(tx: Tx, after: UUID, limit: int) -> list[UUID]:
     query = """
-        SELECT id FROM halts WHERE resumed_at IS NULL AND state <> 'done' AND id > $1 ORDER BY id
-        LIMIT $2
+        SELECT ARRAY (
+            SELECT id FROM halts WHERE resumed_at IS NULL AND state <> 'done' AND id > $1
+            ORDER BY id LIMIT $2
+        )
     """
-    rows = await tx.fetch(query, after, limit)
-    return [row["id"] for row in rows]
+    return list(await tx.fetchval(query, after, limit))
 
 
-async def read_progress(tx: Tx, halt_id: UUID, account_id: UUID) -> Progress | None:
-    row = await tx.fetchrow(
-        "SELECT * FROM halt_parts WHERE halt_id = $1 AND account_id = $2", halt_id, account_id
-    )
-    return msgspec.convert({**row, "waiting": ()}, Progress) if row else None
+async def read_progress(tx: Tx, halt_id: UUID, account_id: UUID) -> PartProgress | None:
+    query = """
+        SELECT state, base_seq, seen_seq, orders, orders_done, symbols, positions_done
+        FROM halt_parts WHERE halt_id = $1 AND account_id = $2
+    """
+    row = await tx.fetchrow(query, halt_id, account_id)
+    return msgspec.convert({**row, "waiting": ()}, PartProgress) if row else None
 
 
-async def count_orders(tx: Tx, account_id: UUID, halt_at: object) -> Row:
+class OrderCounts(FrozenStruct):
+    seq: int  # the account's last
+    orders: int
+    open: int
+    left: int
+
+
+async def count_orders(tx: Tx, account_id: UUID, halt_at: object) -> OrderCounts:
     """The account's last seq; its orders that were open when the halt began or since, and those of
     them that are; and its open orders that the halt leaves alone."""
     query = """
@@ -71,7 +95,7 @@ async def count_orders(tx: Tx, account_id: UUID, halt_at: object) -> Row:
         ) AS concerned
     """
     [row] = await tx.fetch(query, account_id, halt_at)
-    return row
+    return OrderCounts(**row)
 
 
 async def open_orders(tx: Tx, account_id: UUID, halt_at: object, limit: int) -> list[OpenOrder]:
@@ -95,29 +119,38 @@ async def open_orders(tx: Tx, account_id: UUID, halt_at: object, limit: int) -> 
 
 
 async def open_symbols(tx: Tx, account_id: UUID) -> set[str]:
-    rows = await tx.fetch(
-        "SELECT symbol FROM orders WHERE account_id = $1 AND finished_at IS NULL", account_id
-    )
-    return {row["symbol"] for row in rows}
+    query = """
+        SELECT ARRAY (SELECT symbol FROM orders WHERE account_id = $1 AND finished_at IS NULL)
+    """
+    return set(await tx.fetchval(query, account_id))
 
 
 async def closing_attempts(tx: Tx, account_id: UUID, base_seq: int) -> dict[str, ClosingAttempts]:
     """By symbol: orders after this seq that were to close a position and ended with something
     unfilled. While a halt stands no other orders are made, so these are few."""
     query = """
-        SELECT symbol, count(*) AS count,
-            extract(epoch FROM clock_timestamp() - max(finished_at))::float8 AS seconds
-        FROM (SELECT * FROM orders WHERE account_id = $1 AND create_seq > $2
-            ORDER BY create_seq) AS made
-        WHERE closes AND finished_at IS NOT NULL AND order_status <> 'FILLED'
-        GROUP BY symbol
+        SELECT coalesce(json_object_agg(symbol, attempts), '{}')::text FROM (
+            SELECT symbol, json_build_object(
+                'count', count(*),
+                'ended_seconds', extract(epoch FROM clock_timestamp() - max(finished_at))
+            ) AS attempts
+            FROM (SELECT * FROM orders WHERE account_id = $1 AND create_seq > $2
+                ORDER BY create_seq) AS made
+            WHERE closes AND finished_at IS NOT NULL AND order_status <> 'FILLED'
+            GROUP BY symbol
+        ) AS ended
     """
-    rows = await tx.fetch(query, account_id, base_seq)
-    return {row["symbol"]: ClosingAttempts(row["count"], row["seconds"]) for row in rows}
+    ended = await tx.fetchval(query, account_id, base_seq)
+    return msgspec.json.decode(ended, type=dict[str, ClosingAttempts])
 
 
 async def write_progress(
-    tx: Tx, halt_id: UUID, account_id: UUID, organization_id: UUID, closes: bool, progress: Progress
+    tx: Tx,
+    halt_id: UUID,
+    account_id: UUID,
+    organization_id: UUID,
+    closes: bool,
+    progress: PartProgress,
 ) -> None:
     """Unless the halt is over, or has got more to do since `closes` was read. The lock on its row
     keeps a second call from adding to it in between."""
@@ -137,6 +170,7 @@ async def write_progress(
             orders_done = excluded.orders_done, symbols = excluded.symbols,
             positions_done = excluded.positions_done, waiting = excluded.waiting
     """
+    waiting = [each.entry(account_id) for each in progress.waiting]
     await tx.execute(
         query,
         halt_id,
@@ -150,7 +184,7 @@ async def write_progress(
         progress.orders_done,
         list(progress.symbols),
         progress.positions_done,
-        msgspec.json.encode([each.entry(account_id) for each in progress.waiting]).decode(),
+        json_text(waiting),
     )
 
 
@@ -164,7 +198,17 @@ async def lock_halt(tx: Tx, halt_id: UUID) -> Halt | None:
     return halt_of(row) if row else None
 
 
-async def add_up(tx: Tx, halt: Halt) -> Row:
+class HaltTotals(FrozenStruct, kw_only=True):
+    cancelling: int  # parts in this state
+    closing: int
+    orders: int
+    orders_done: int
+    positions: int
+    positions_done: int
+    waiting: str
+
+
+async def add_up(tx: Tx, halt: Halt) -> HaltTotals:
     """Totals of the halt's parts. A closed account, which nobody can trade on, needs no part."""
     scope = "$3::uuid IS NULL" if halt.scope.account_id is None else "a.id = $3"
     query = f"""
@@ -188,10 +232,10 @@ async def add_up(tx: Tx, halt: Halt) -> Row:
     [row] = await tx.fetch(
         query, halt.id, halt.scope.organization_id, halt.scope.account_id, MAX_WAITING
     )
-    return row
+    return HaltTotals(**row)
 
 
-async def update_halt(tx: Tx, halt_id: UUID, state: HaltState, totals: Row) -> Halt | None:
+async def update_halt(tx: Tx, halt_id: UUID, state: HaltState, totals: HaltTotals) -> Halt | None:
     """None: nothing changed."""
     query = f"""
         UPDATE halts h SET state = $2, orders = $3, orders_done = $4, positions = $5,
@@ -206,10 +250,10 @@ async def update_halt(tx: Tx, halt_id: UUID, state: HaltState, totals: Row) -> H
         query,
         halt_id,
         state,
-        totals["orders"],
-        totals["orders_done"],
-        totals["positions"],
-        totals["positions_done"],
-        totals["waiting"],
+        totals.orders,
+        totals.orders_done,
+        totals.positions,
+        totals.positions_done,
+        totals.waiting,
     )
     return halt_of(row) if row else None

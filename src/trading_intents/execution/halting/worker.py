@@ -1,25 +1,23 @@
-"""Works the halts of the accounts whose leases this process holds, organizations in turn, and adds
-up their parts. An account that cannot go on delays neither the others of its halt nor another
-organization's."""
+"""Works the halts of the accounts whose leases this process holds, and adds up their parts. An
+account that cannot go on delays neither the others of its halt nor another organization's."""
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from uuid import UUID
 
-from trading_intents.clock import Clock
 from trading_intents.controls.halts.model import Halt, HaltState, halt_event
 from trading_intents.execution.halting import store
 from trading_intents.execution.halting.parts import HaltPart, PartKey
 from trading_intents.execution.sessions.leases import Leases
 from trading_intents.intents.writing.system import PlatformActions
 from trading_intents.loops import pause_after, repeat, start_loop, stop_tasks
-from trading_intents.outbox.settling import reason_of
-from trading_intents.storage.database import Pool, Row, Tx
+from trading_intents.outbox.outcomes import log_failures, reason_of
+from trading_intents.outbox.worker import WorkerContext
+from trading_intents.storage.database import Tx
 from trading_intents.storage.signals import Signals
 from trading_intents.stream import log as stream_log
 from trading_intents.stream.model import CHANNEL as STREAM
-from trading_intents.telemetry import Log
 
 POLL_SECONDS = 1.0
 MIN_ROUND_SECONDS = 0.1  # between two looks at what is due
@@ -38,19 +36,17 @@ FIRST = UUID(int=0)
 class HaltWorker:
     def __init__(
         self,
-        pool: Pool,
+        context: WorkerContext,
         leases: Leases,
         actions: PlatformActions,
         signals: Signals,
-        clock: Clock,
-        log: Log,
     ) -> None:
-        self._pool = pool
+        self._pool = context.pool
+        self._clock = context.clock
+        self._log = context.log
         self._leases = leases
         self._actions = actions
         self._signals = signals
-        self._clock = clock
-        self._log = log
         self._wakeup = asyncio.Event()
         self._parts: dict[PartKey, HaltPart] = {}
         self._due: dict[PartKey, float] = {}
@@ -63,7 +59,8 @@ class HaltWorker:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = start_loop(repeat(self._round, POLL_SECONDS, self._log_failed, self._wakeup))
+        log_failed = log_failures(self._log, "halts not worked")
+        self._task = start_loop(repeat(self._round, POLL_SECONDS, log_failed, self._wakeup))
 
     def wake(self) -> None:
         """A halt began, or has more to do."""
@@ -73,73 +70,72 @@ class HaltWorker:
     async def close(self) -> None:
         await stop_tasks(*self._running.values(), *self._sums.values(), self._task)
 
-    def _log_failed(self, work: str, error: Exception) -> None:
-        self._log.warning("halts not worked", work=work, reason=reason_of(error))
-
     async def _round(self) -> float:
         """Starts the steps that are due, and adds up. Gives the seconds until there may be
         something to do again."""
         accounts = list(self._leases.sessions)
         now = self._clock.monotonic()
         is_sweep = now - self._swept_at >= SWEEP_SECONDS
-        async with self._pool.transaction(read_only=True, plans="by_key") as tx:
-            rows = await store.unfinished_parts(tx, accounts, is_sweep) if accounts else []
+        async with self._pool.transaction(read_only=True) as tx:
+            halted = await store.unfinished_parts(tx, accounts, is_sweep) if accounts else []
             swept = await self._sweep(tx) if is_sweep else set[UUID]()
-        self._keep(rows)
-        for part in self._turns():
+        self._keep(halted)
+        for part in self._due_parts():
             self._begin(part)
-        halt_ids = {key.halt_id for key in self._parts} | swept
-        for halt_id in halt_ids - self._sums.keys():
-            if (
-                len(self._sums) < MAX_SUMS
-                and now - self._added.get(halt_id, -ADD_UP_SECONDS) >= ADD_UP_SECONDS
-            ):
-                self._added[halt_id] = now
-                self._begin_sum(halt_id)
-        self._added = {
-            halt_id: at for halt_id, at in self._added.items() if now - at < POLL_SECONDS
-        }
+        self._begin_sums({key.halt_id for key in self._parts} | swept, now)
         if not self._parts:
             return SWEEP_SECONDS  # a new halt wakes the process
-        soonest = min(
-            (self._due.get(key, now) for key in self._parts if key not in self._running),
-            default=now + 1,
-        )
+        waiting = self._parts.keys() - self._running.keys()
+        soonest = min((self._due.get(key, now) for key in waiting), default=now + 1)
         pause_seconds = min(soonest - self._clock.monotonic(), ADD_UP_SECONDS)
         return max(MIN_ROUND_SECONDS, len(self._parts) * PART_SECONDS, pause_seconds)
 
-    def _keep(self, rows: Iterable[Row]) -> None:
+    def _begin_sums(self, halt_ids: set[UUID], now: float) -> None:
+        for halt_id in halt_ids - self._sums.keys():
+            is_due = now - self._added.get(halt_id, -ADD_UP_SECONDS) >= ADD_UP_SECONDS
+            if is_due and len(self._sums) < MAX_SUMS:
+                self._added[halt_id] = now
+                self._begin_sum(halt_id)
+        self._added = {key: at for key, at in self._added.items() if now - at < POLL_SECONDS}
+
+    def _keep(self, halted: Iterable[store.HaltedAccount]) -> None:
         """The parts that are to be worked, with what those from before remember."""
         found: dict[PartKey, HaltPart] = {}
-        for row in rows:
-            key = PartKey(row["halt_id"], row["account_id"])
+        for each in halted:
+            key = PartKey(each.halt_id, each.account_id)
             part = self._parts.get(key)
-            if part is None or part.closes != row["close_positions"]:
-                asked = (row["organization_id"], row["close_positions"], row["created_at"])
-                part = HaltPart(key, *asked, self._pool, self._actions, self._clock)
+            if part is None or part.closes != each.close_positions:
+                part = HaltPart(
+                    key=key,
+                    organization_id=each.organization_id,
+                    closes=each.close_positions,
+                    halt_at=each.created_at,
+                    pool=self._pool,
+                    actions=self._actions,
+                    clock=self._clock,
+                )
             found[key] = part
         self._parts = found
         self._due = {key: due for key, due in self._due.items() if key in found}
-        self._failures = Counter(
-            {key: count for key, count in self._failures.items() if key in found}
-        )
+        for key in self._failures.keys() - found.keys():
+            del self._failures[key]
 
-    def _turns(self) -> list[HaltPart]:
+    def _due_parts(self) -> list[HaltPart]:
         """The parts that are due: the longest due first, of each organization and of all only so
         many at a time."""
         now = self._clock.monotonic()
         each = Counter(
             self._parts[key].organization_id for key in self._running if key in self._parts
         )
-        due = [
-            part
-            for key, part in self._parts.items()
-            if key not in self._running and self._due.get(key, 0.0) <= now
-        ]
-        due.sort(key=lambda part: self._due.get(part.key, 0.0))
-        queues: dict[UUID, list[HaltPart]] = {}
-        for part in due:
-            queues.setdefault(part.organization_id, []).append(part)
+        queues: defaultdict[UUID, list[HaltPart]] = defaultdict(list)
+        ready = []
+        for part in self._parts.values():
+            due = self._due.get(part.key, 0.0)
+            if part.key not in self._running and due <= now:
+                ready.append((due, part))
+        ready.sort(key=lambda each: each[0])
+        for _, part in ready:
+            queues[part.organization_id].append(part)
         taken: list[HaltPart] = []
         while queues and len(self._running) + len(taken) < MAX_STEPS:
             for organization_id, queue in list(queues.items()):
@@ -193,7 +189,7 @@ class HaltWorker:
         task.add_done_callback(on_end)
 
     async def _add_up(self, halt_id: UUID) -> None:
-        async with self._pool.transaction(plans="by_key") as tx:
+        async with self._pool.transaction() as tx:
             halt = await store.lock_halt(tx, halt_id)
             if halt is None:
                 return
@@ -219,7 +215,7 @@ class HaltWorker:
         )
 
 
-def _state(totals: Row) -> HaltState:
-    if totals["cancelling"]:
+def _state(totals: store.HaltTotals) -> HaltState:
+    if totals.cancelling:
         return HaltState.CANCELLING
-    return HaltState.CLOSING if totals["closing"] else HaltState.DONE
+    return HaltState.CLOSING if totals.closing else HaltState.DONE

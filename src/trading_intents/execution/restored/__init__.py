@@ -1,2 +1,2 @@
-"""Marks data that were restored, or of which committed work was lost: what they would send may have
-been sent."""
+"""Restored data, or data of which committed work was lost: what they would send may have been
+sent."""

@@ -1,22 +1,23 @@
-"""Statements that mark a restored database, over all tenants' orders, commands and outbox rows, and
-that say who works on it. Never decides."""
+"""Statements on a restored database, over all tenants' orders, commands and outbox rows, and on who
+works on it. Never decides."""
 
 from collections.abc import Sequence
 from uuid import UUID
 
-from trading_intents.execution.claims import ACTION_TYPES
-from trading_intents.ids import OrganizationId
+from msgspec.structs import astuple
+
+from trading_intents.execution.claims import ACTION_TYPES, MARKED, MarkedCommand
+from trading_intents.ids import OrganizationId, id_text
 from trading_intents.orders.facts import client_order_id
-from trading_intents.storage.database import Row, Tx
+from trading_intents.storage.database import Tx
+from trading_intents.trading import FrozenStruct
 
 STATEMENT_LIMIT_SECONDS = 300.0
 
 
 async def is_any_worker_running(tx: Tx) -> bool:
-    running: bool = await tx.fetchval(
-        "SELECT EXISTS (SELECT FROM workers WHERE expires_at > clock_timestamp())"
-    )
-    return running
+    query = "SELECT EXISTS (SELECT FROM workers WHERE expires_at > clock_timestamp())"
+    return bool(await tx.fetchval(query))
 
 
 async def is_connected(tx: Tx, account_id: UUID) -> bool:
@@ -32,24 +33,22 @@ async def is_connected(tx: Tx, account_id: UUID) -> bool:
 
 
 async def list_organizations(tx: Tx) -> list[OrganizationId]:
-    return [
-        OrganizationId(row["id"])
-        for row in await tx.fetch("SELECT id FROM organizations ORDER BY id")
-    ]
+    return list(await tx.fetchval("SELECT ARRAY (SELECT id FROM organizations ORDER BY id)"))
 
 
 async def list_restored(tx: Tx, reason: str, organization: str | None) -> list[OrganizationId]:
     """Organizations in which the halt of a restore stands."""
     query = """
-        SELECT g.id FROM organizations g CROSS JOIN LATERAL (
-            SELECT * FROM halts WHERE scope_id = g.id AND resumed_at IS NULL LIMIT 1
-        ) AS h
-        WHERE h.reason = $1 AND h.principal_type = 'SYSTEM'
-            AND ($2::text IS NULL OR $2 IN (g.id::text, g.external_id))
-        ORDER BY g.id
+        SELECT ARRAY (
+            SELECT g.id FROM organizations g CROSS JOIN LATERAL (
+                SELECT * FROM halts WHERE scope_id = g.id AND resumed_at IS NULL LIMIT 1
+            ) AS h
+            WHERE h.reason = $1 AND h.principal_type = 'SYSTEM'
+                AND ($2::text IS NULL OR $2 IN (g.id::text, g.external_id))
+            ORDER BY g.id
+        )
     """
-    rows = await tx.fetch(query, reason, organization)
-    return [OrganizationId(row["id"]) for row in rows]
+    return list(await tx.fetchval(query, reason, organization))
 
 
 async def forget_absences(tx: Tx) -> None:
@@ -62,9 +61,9 @@ async def forget_absences(tx: Tx) -> None:
     await tx.execute(query, timeout=STATEMENT_LIMIT_SECONDS)
 
 
-async def mark_sent_commands(tx: Tx) -> None:
-    """Marks CREATEs and REPLACEs that were sent before the backup: one that never arrived is not
-    sent again."""
+async def restore_sent_commands(tx: Tx) -> None:
+    """CREATEs and REPLACEs that were sent before the backup: one that never arrived is not sent
+    again."""
     query = """
         UPDATE commands c SET restored_at = clock_timestamp()
         FROM orders o WHERE o.order_id = c.order_id AND o.finished_at IS NULL
@@ -73,7 +72,26 @@ async def mark_sent_commands(tx: Tx) -> None:
     await tx.execute(query, timeout=STATEMENT_LIMIT_SECONDS)
 
 
-async def list_queued_commands(tx: Tx) -> list[Row]:
+class QueuedCommand(FrozenStruct, kw_only=True):
+    account_id: UUID
+    organization_id: UUID
+    order_id: UUID
+    event_type: str
+    seq: int
+    action_id: UUID
+
+    def marked(self) -> MarkedCommand:
+        return MarkedCommand(
+            account_id=id_text(self.account_id),
+            client_order_id=client_order_id(self.action_id),
+            organization_id=id_text(self.organization_id),
+            order_id=id_text(self.order_id),
+            seq=self.seq,
+            action_type=ACTION_TYPES[self.event_type],
+        )
+
+
+async def list_queued_commands(tx: Tx) -> list[QueuedCommand]:
     """With the CREATEs of the legs that are sent with them."""
     query = """
         WITH queued AS MATERIALIZED (
@@ -82,7 +100,7 @@ async def list_queued_commands(tx: Tx) -> list[Row]:
             FROM outbox WHERE queue = 'intents' AND finished_at IS NULL
                 AND event_type <> 'intent.cancel'
         )
-        SELECT q.*, a.action_id
+        SELECT q.account_id, q.organization_id, q.order_id, q.event_type, q.seq, a.action_id
         FROM (
             SELECT * FROM queued
             UNION ALL
@@ -93,28 +111,18 @@ async def list_queued_commands(tx: Tx) -> list[Row]:
         ) AS q
         JOIN actions a ON a.account_id = q.account_id AND a.seq = q.seq
     """
-    return await tx.fetch(query, timeout=STATEMENT_LIMIT_SECONDS)
+    rows = await tx.fetch(query, timeout=STATEMENT_LIMIT_SECONDS)
+    return [QueuedCommand(**row) for row in rows]
 
 
-async def mark_queued_commands(tx: Tx, rows: Sequence[Row]) -> None:
+async def restore_queued_commands(tx: Tx, queued: Sequence[QueuedCommand]) -> None:
     """Queued commands become sent ones whose answer was lost; what the broker reports of them from
     now on is known by their client order ids."""
-    query = """
-        INSERT INTO commands AS c
-            (account_id, client_order_id, organization_id, order_id, seq, action_type, sent_at,
-                restored_at)
-        SELECT *, clock_timestamp(), clock_timestamp()
-        FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::uuid[], $5::bigint[], $6::text[])
+    query = f"""
+        INSERT INTO commands AS c ({MARKED.columns}, sent_at, restored_at)
+        SELECT {MARKED.columns}, clock_timestamp(), clock_timestamp() FROM {MARKED.rows} AS n
         ON CONFLICT (account_id, client_order_id) DO UPDATE
         SET sent_at = coalesce(c.sent_at, excluded.sent_at), restored_at = excluded.restored_at
-    """
-    await tx.execute(
-        query,
-        [row["account_id"] for row in rows],
-        [client_order_id(row["action_id"]) for row in rows],
-        [row["organization_id"] for row in rows],
-        [row["order_id"] for row in rows],
-        [row["seq"] for row in rows],
-        [ACTION_TYPES[row["event_type"]] for row in rows],
-        timeout=STATEMENT_LIMIT_SECONDS,
-    )
+    """  # noqa: S608 - our own constants
+    marked = [each.marked() for each in queued]
+    await tx.execute(query, *MARKED.pack(map(astuple, marked)), timeout=STATEMENT_LIMIT_SECONDS)

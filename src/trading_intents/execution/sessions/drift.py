@@ -7,11 +7,10 @@ from uuid import UUID
 
 from trading_intents.execution.sessions.leases import Leases
 from trading_intents.execution.sessions.store import count_unknown, list_held, pending_too_old
-from trading_intents.outbox.settling import reason_of
-from trading_intents.storage.database import Pool
-from trading_intents.telemetry import AlertKind, Log, Metrics
+from trading_intents.outbox.worker import WorkerContext
+from trading_intents.telemetry import AlertKind
 
-CHECK_SECONDS = 10.0  # what is found twice in turn has lasted that long
+CHECK_SECONDS = 10.0  # what is found twice in a row has lasted that long
 EVENTS: Final[Mapping[AlertKind, str]] = {
     "lease_without_session": "lease without session",
     "pending_too_old": "pending too old",
@@ -19,14 +18,12 @@ EVENTS: Final[Mapping[AlertKind, str]] = {
 
 
 class DriftCheck:
-    def __init__(
-        self, pool: Pool, leases: Leases, max_age_millis: int, metrics: Metrics, log: Log
-    ) -> None:
-        self._pool = pool
+    def __init__(self, context: WorkerContext, leases: Leases, max_age_millis: int) -> None:
+        self._pool = context.pool
+        self._metrics = context.metrics
+        self._log = context.log
         self._leases = leases
         self._max_age_millis = max_age_millis
-        self._metrics = metrics
-        self._log = log
         self._found: set[tuple[AlertKind, UUID]] = set()
 
     async def run(self) -> None:
@@ -34,25 +31,16 @@ class DriftCheck:
         async with self._pool.transaction(read_only=True, plans="fresh") as tx:
             held = await list_held(tx, self._leases.worker_id)
             old = await pending_too_old(tx, self._max_age_millis / 1000)
-        async with self._pool.transaction(read_only=True, plans="by_key") as tx:
+        async with self._pool.transaction(read_only=True) as tx:
             self._metrics.unknown_orders.set(await count_unknown(tx))
-        live = {
-            account_id
-            for account_id, session in self._leases.sessions.items()
-            if not session.has_ended
-        }
-        found: set[tuple[AlertKind, UUID]] = {
-            *(
-                ("lease_without_session", row["account_id"])
-                for row in held
-                if row["account_id"] not in live
-            ),
-            *(("pending_too_old", row["order_key"]) for row in old),
-        }
+        found: set[tuple[AlertKind, UUID]] = set()
+        for lease in held:
+            session = self._leases.sessions.get(lease.account_id)
+            if session is None or session.has_ended:
+                found.add(("lease_without_session", lease.account_id))
+        for order_id in old:
+            found.add(("pending_too_old", order_id))
         for kind, subject in sorted(found & self._found):
             self._metrics.alert(kind)
             self._log.error(EVENTS[kind], subject=str(subject))
         self._found = found
-
-    def log_failed(self, _: str, error: Exception) -> None:
-        self._log.warning("drift not checked", reason=reason_of(error))

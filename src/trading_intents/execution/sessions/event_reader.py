@@ -32,7 +32,7 @@ from trading_intents.execution.sessions.opening import (
     open_positions,
 )
 from trading_intents.orders.ledger.matching import AccountRef
-from trading_intents.outbox.settling import reason_of
+from trading_intents.outbox.outcomes import reason_of
 from trading_intents.prices.model import PriceRules
 from trading_intents.storage.database import Pool
 from trading_intents.storage.grouped import GroupTransactions
@@ -141,14 +141,16 @@ class EventReader:
         """Records buffered events until the stream ends."""
         while True:
             received = await self._receive()
-            events = tuple(
-                each for each in received if isinstance(each, BrokerEvent) and self._is_unseen(each)
-            )
-            balance = self._due_balance(
-                each for each in received if isinstance(each, BrokerBalance)
-            )
+            events: list[BrokerEvent] = []
+            reported: list[BrokerBalance] = []
+            for each in received:
+                if isinstance(each, BrokerBalance):
+                    reported.append(each)
+                elif isinstance(each, BrokerEvent) and self._is_unseen(each):
+                    events.append(each)
+            balance = self._due_balance(reported)
             if events or balance:
-                await self._write(events, balance)
+                await self._write(tuple(events), balance)
             for each in received:
                 match each:
                     case Exception():
@@ -173,9 +175,8 @@ class EventReader:
         now_seconds = self._dependencies.clock.monotonic()
         received = list[_Received]()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(
-                self._balances.wait_seconds(now_seconds) if self._balances else None
-            ):
+            wait_seconds = self._balances.wait_seconds(now_seconds) if self._balances else None
+            async with asyncio.timeout(wait_seconds):
                 received.append(await self._buffer.get())
                 self._on_event()
         while received and len(received) < MAX_EVENTS and not self._buffer.empty():
@@ -195,7 +196,7 @@ class EventReader:
             has_open_orders = await store.has_open_orders(tx, self._account_ref.account_id)
             has_uncosted = bool(await store.list_uncosted(tx, self._account_ref.account_id))
         if has_uncosted:
-            async with self._dependencies.pool.transaction(plans="by_key") as tx:
+            async with self._dependencies.pool.transaction() as tx:
                 changed = await cost_openings(tx, self._account_ref, self._dependencies.prices)
             if changed:
                 self._dependencies.signals.notify(STREAM)
@@ -221,18 +222,17 @@ class EventReader:
             self._dependencies.log.info(
                 "broker account read", account=self._account, remarks=snapshot.remarks
             )
-        order_events = [event for order in snapshot.open_orders for event in order.events]
-        await self._write_all([*order_events, *snapshot.executions])
+        events: list[BrokerEvent] = []
+        for order in snapshot.open_orders:
+            events += order.events
+        await self._write_all([*events, *snapshot.executions])
         # After the executions, which the positions include.
         await self._write_all(await self._open_positions(snapshot))
         balance = self._due_balance([snapshot.balance] if snapshot.balance else ())
         if balance:
             await self._write((), balance)
-        clients = [
-            sanitize_id(order.client_order_id)
-            for order in snapshot.open_orders
-            if order.client_order_id
-        ]
+        named = [order.client_order_id for order in snapshot.open_orders if order.client_order_id]
+        clients = list(map(sanitize_id, named))
         numbers = [sanitize_id(order.broker_order_id) for order in snapshot.open_orders]
         async with self._dependencies.pool.transaction() as tx:
             await store.look_up_missing(tx, self._account_ref.account_id, clients, numbers, is_back)
@@ -250,7 +250,7 @@ class EventReader:
         positions."""
         if snapshot.positions is None:
             return []
-        async with self._dependencies.pool.transaction(plans="by_key") as tx:
+        async with self._dependencies.pool.transaction() as tx:
             reports = await complete_reports(tx, self._account_ref, snapshot)
             openings = await open_positions(
                 tx, self._account_ref, reports, self._dependencies.prices
@@ -288,10 +288,11 @@ class EventReader:
                 )
                 await asyncio.sleep(WRITE_PAUSE_SECONDS)
             except Exception as error:
-                parts = [*((event,) for event in events), *([()] if balance else ())]
-                if len(parts) > 1:
-                    for part in parts:
-                        await self._write(part, None if part else balance)
+                if len(events) + bool(balance) > 1:
+                    for event in events:
+                        await self._write((event,))
+                    if balance:
+                        await self._write((), balance)
                     return
                 self._dependencies.metrics.alert("event_left_out")
                 self._dependencies.log.error(

@@ -12,13 +12,13 @@ from trading_intents.accounts.model import ConnectionState
 from trading_intents.execution.sessions import store
 from trading_intents.execution.sessions.event_reader import SessionDependencies
 from trading_intents.execution.sessions.session import BrokerSession
-from trading_intents.execution.sessions.store import LEASE_SECONDS
-from trading_intents.ids import IdMaker, OrganizationId
+from trading_intents.execution.sessions.store import LEASE_SECONDS, HeldLease
+from trading_intents.ids import IdMaker
 from trading_intents.loops import Wakeup, repeat, start_loop, stop_tasks
 from trading_intents.orders.ledger.matching import AccountRef
 from trading_intents.outbox.model import HANDLER_SECONDS
-from trading_intents.outbox.settling import reason_of
-from trading_intents.storage.database import Row, Tx
+from trading_intents.outbox.outcomes import log_failures, reason_of
+from trading_intents.storage.database import Tx
 from trading_intents.trading import Environment
 
 RENEW_SECONDS = 1.5
@@ -71,7 +71,7 @@ class Leases:
         # By the process's clock; in the database, by which others go, the leases end later.
         self.valid_until = 0.0
         self._expiry: asyncio.TimerHandle | None = None
-        self._turn = 0  # of the claims
+        self._rotation = 0  # of the claims
         self._wakeup = asyncio.Event()
         self._reported: dict[UUID, str] = {}
         self._seen_at = self._brokerless_at = dependencies.clock.monotonic()
@@ -79,8 +79,9 @@ class Leases:
         self._closing: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        renewals = repeat(self._renew, RETRY_SECONDS, self._log_failed)
-        balances = repeat(self._balance, RETRY_SECONDS, self._log_failed, self._wakeup)
+        log_failed = log_failures(self._dependencies.log, "leases not kept")
+        renewals = repeat(self._renew, RETRY_SECONDS, log_failed)
+        balances = repeat(self._balance, RETRY_SECONDS, log_failed, self._wakeup)
         self._tasks = [start_loop(work) for work in (renewals, balances, self._write_states())]
 
     def wake(self) -> None:
@@ -92,8 +93,7 @@ class Leases:
 
     def claimable(self) -> list[Claimable]:
         """Gives what may be claimed, by what each session can send; rows that need no broker once a
-        second, and first. The others take turns to be first, since a claim may leave no room for
-        the next."""
+        second, and first. The others rotate, since a claim may leave no room for the next."""
         now = self._dependencies.clock.monotonic()
         if now > self.valid_until - GUARD_SECONDS:
             return []
@@ -109,8 +109,8 @@ class Leases:
                 (submits if session.may_submit() else cancels).append(session)
         found = [_claimable(part) for part in _batched(submits, MAX_ACCOUNTS)]
         found += [_claimable(part, CANCELS) for part in _batched(cancels, MAX_ACCOUNTS)]
-        self._turn = (self._turn + 1) % max(1, len(found))
-        found = found[self._turn :] + found[: self._turn]
+        self._rotation = (self._rotation + 1) % max(1, len(found))
+        found = found[self._rotation :] + found[: self._rotation]
         brokerless += cancels
         if brokerless and now - self._brokerless_at >= BROKERLESS_SECONDS:
             self._brokerless_at = now
@@ -134,9 +134,6 @@ class Leases:
         except Exception as error:
             self._dependencies.log.warning("leases not given back", reason=reason_of(error))
         self._dependencies.signals.notify(CHANNEL)
-
-    def _log_failed(self, work: str, error: Exception) -> None:
-        self._dependencies.log.warning("leases not kept", work=work, reason=reason_of(error))
 
     async def _renew(self) -> float:
         """Renews the worker, or enlists it under its next id if its leases may have expired. Gives
@@ -174,32 +171,46 @@ class Leases:
         worker_id = self.worker_id
         if not self._is_valid(worker_id):
             return RETRY_SECONDS
-        ended = [account_id for account_id, session in self.sessions.items() if session.has_ended]
-        closed = [account_id for account_id, session in self.sessions.items() if session.is_closed]
         async with self._dependencies.pool.transaction(plans="fresh") as tx:
             await store.remove_expired(tx)
-            if ended:
-                await store.give_back(tx, worker_id, ended)
-            if closed:
-                await store.forget_closed(tx, worker_id, closed)
-            seen = await store.survey(tx, worker_id)
-            missing = math.ceil(seen["accounts"] / max(1, seen["workers"])) - seen["held"]
+            has_freed = await self._give_back(tx, worker_id)
+            survey = await store.survey(tx, worker_id)
+            missing = math.ceil(survey.accounts / max(1, survey.workers)) - survey.held
             taken = await store.take(tx, worker_id, min(missing, MAX_TAKEN)) if missing > 0 else []
             held = await store.list_held(tx, worker_id)
-            await self._mark_seen(tx)
-        if ended:
+            await self._write_seen(tx)
+        if has_freed:
             self._dependencies.signals.notify(CHANNEL)
         if not self._is_valid(worker_id):
             return 0.0
         self._match(held, taken or ())
-        staying = [session for session in self.sessions.values() if not session.is_leaving]
-        leaving = len(self.sessions) - len(staying)
-        for session in staying[: max(0, min(MAX_GIVEN, -missing) - leaving)]:
-            session.is_leaving = True
-            self._end(session, HANDLER_SECONDS)
+        self._let_go(min(MAX_GIVEN, -missing))
         if taken is None or len(taken) == MAX_TAKEN:
             return MIN_PAUSE_SECONDS
-        return min(BALANCE_SECONDS, max(RETRY_SECONDS, seen["expires_seconds"] or 0.0))
+        return min(BALANCE_SECONDS, max(RETRY_SECONDS, survey.expires_seconds or 0.0))
+
+    async def _give_back(self, tx: Tx, worker_id: UUID) -> bool:
+        """Gives back the leases of sessions that have ended, and says whether there were any."""
+        ended = []
+        closed = []
+        for account_id, session in self.sessions.items():
+            if session.has_ended:
+                ended.append(account_id)
+            if session.is_closed:
+                closed.append(account_id)
+        if ended:
+            await store.give_back(tx, worker_id, ended)
+        if closed:
+            await store.forget_closed(tx, worker_id, closed)
+        return bool(ended)
+
+    def _let_go(self, count: int) -> None:
+        """Ends sessions, so that this many end in all, those of before among them."""
+        staying = [session for session in self.sessions.values() if not session.is_leaving]
+        leaving = len(self.sessions) - len(staying)
+        for session in staying[: max(0, count - leaving)]:
+            session.is_leaving = True
+            self._end(session, HANDLER_SECONDS)
 
     def _is_valid(self, worker_id: UUID) -> bool:
         """Whether what was read of this worker's leases still says what may be sent."""
@@ -207,24 +218,24 @@ class Leases:
             worker_id == self.worker_id and self._dependencies.clock.monotonic() < self.valid_until
         )
 
-    def _match(self, held: Sequence[Row], first: Sequence[UUID]) -> None:
+    def _match(self, held: Sequence[HeldLease], first: Sequence[UUID]) -> None:
         """Makes the sessions equal to the leases; opens those of the accounts in `first` first."""
-        leases = {row["account_id"]: row for row in held}
-        self._organizations = {str(row["organization_id"]) for row in held}
+        leases = {lease.account_id: lease for lease in held}
+        self._organizations = {str(lease.organization_id) for lease in held}
         for account_id, session in list(self.sessions.items()):
-            if account_id not in leases or leases[account_id]["token"] != session.token:
+            if account_id not in leases or leases[account_id].token != session.token:
                 self._close(session)
         for account_id in dict.fromkeys([*first, *leases]):
-            row = leases[account_id]
+            lease = leases[account_id]
             opened = self.sessions.get(account_id)
             if opened is None:
-                self._open(row)
-            elif opened.generation not in (None, row["link_generation"]):
+                self._open(lease)
+            elif opened.generation not in (None, lease.link_generation):
                 opened.refresh()
-        self._reported = {account_id: row["connection"] for account_id, row in leases.items()}
+        self._reported = {lease.account_id: lease.connection for lease in held}
         self._dependencies.states_changed.set()
 
-    async def _mark_seen(self, tx: Tx) -> None:
+    async def _write_seen(self, tx: Tx) -> None:
         now = self._dependencies.clock.monotonic()
         if now - self._seen_at < SEEN_SECONDS:
             return
@@ -233,21 +244,23 @@ class Leases:
             session for session in self.sessions.values() if session.is_up and session.has_events
         ]
         if active:
-            await store.mark_seen(
+            await store.write_seen(
                 tx, self.worker_id, [session.account_ref.account_id for session in active]
             )
         for session in active:
             session.has_events = False
 
-    def _open(self, row: Row) -> None:
-        ids = (row["account_id"], OrganizationId(row["organization_id"]))
-        environment = Environment(row["environment"])
-        integration = self._dependencies.brokers.integration(row["broker"])
-        bust_reopens = integration is None or integration.capabilities.bust_reopens
-        account_ref = AccountRef(*ids, environment, row["broker"], bust_reopens)
-        session = self.sessions[account_ref.account_id] = BrokerSession(
-            account_ref, row["token"], self._dependencies
+    def _open(self, lease: HeldLease) -> None:
+        integration = self._dependencies.brokers.integration(lease.broker)
+        account_ref = AccountRef(
+            account_id=lease.account_id,
+            organization_id=lease.organization_id,
+            environment=Environment(lease.environment),
+            broker=lease.broker,
+            bust_reopens=integration is None or integration.capabilities.bust_reopens,
         )
+        session = BrokerSession(account_ref, lease.token, self._dependencies)
+        self.sessions[lease.account_id] = session
         session.start()
 
     def _close(self, session: BrokerSession) -> None:
@@ -274,9 +287,7 @@ class Leases:
             states = {account_id: session.state for account_id, session in self.sessions.items()}
             self._measure(states)
             changed = {
-                account_id: state
-                for account_id, state in states.items()
-                if self._reported.get(account_id) != state
+                key: state for key, state in states.items() if self._reported.get(key) != state
             }
             if not changed:
                 continue

@@ -1,6 +1,5 @@
-"""Opening positions: what an account held at its broker before our first trade. The first snapshot
-that has positions sets them, once for all symbols: a later report of a new symbol may be of a fill
-that is still on its way."""
+"""Opening positions: what an account held at its broker before our first trade. Only the first
+snapshot with positions sets them: a later report of a symbol may be of a fill on its way."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -36,16 +35,16 @@ async def complete_reports(
     if snapshot.positions is None:
         return reports
     reported = {event.symbol for event in sanitize(reports)[0]}
-    return reports + [
-        BrokerEvent(
-            kind=EventKind.POSITION,
-            dedupe_key=f"left-out:{snapshot.taken_at.isoformat()}:{symbol}",
-            symbol=Symbol(symbol),
-            quantity=ZERO,
-        )
-        for symbol in await orders_store.held_quantities(tx, account_ref.account_id)
-        if symbol not in reported
-    ]
+    for symbol in await orders_store.held_quantities(tx, account_ref.account_id):
+        if symbol not in reported:
+            left_out = BrokerEvent(
+                kind=EventKind.POSITION,
+                dedupe_key=f"left-out:{snapshot.taken_at.isoformat()}:{symbol}",
+                symbol=Symbol(symbol),
+                quantity=ZERO,
+            )
+            reports.append(left_out)
+    return reports
 
 
 async def open_positions(
@@ -57,11 +56,13 @@ async def open_positions(
     An opening costs the broker's average price, else the symbol's reference price. What it made by
     then is no result of today. The reported prices are written first, as today's result is judged
     by them from now on."""
-    ids = account_ref.account_id, account_ref.organization_id
-    if not await store.claim_openings(tx, *ids):
+    account_id = account_ref.account_id
+    organization_id = account_ref.organization_id
+    if not await store.claim_openings(tx, account_id, organization_id):
         return []
     by_symbol = {event.symbol: event for event in sanitize(reports)[0]}
-    locked, now = await orders_store.lock_positions(tx, *ids, *_symbols(by_symbol.values()))
+    held, flat = _symbols(by_symbol.values())
+    locked, now = await orders_store.lock_positions(tx, account_id, organization_id, held, flat)
     if now and (reported := reported_prices(account_ref, (), by_symbol.values(), now)):
         newest = newest_prices((account_ref, price) for price in reported)
         await PoolTransaction(tx).run([prices_store.write_prices(newest)])
@@ -80,13 +81,13 @@ async def open_positions(
         last = rules.pick_last(prices)
         price = cost.price if cost and report.average_price is None else report.average_price
         opened = await _reopened(tx, row, opening(quantity, price), now)
-        results = [result_of(each, last.price if last else None) for each in (row, opened)]
+        last_price = last.price if last else None
         with exact():
-            made_before += results[1] - results[0]
+            made_before += result_of(opened, last_price) - result_of(row, last_price)
         rows.append(opened)
     if rows:
         await PoolTransaction(tx).run([write_positions(rows)])
-    await count_opening(tx, *ids, made_before, rules)
+    await count_opening(tx, account_id, organization_id, made_before, rules)
     await _publish(tx, account_ref, rows)
     return rows
 
@@ -95,20 +96,21 @@ async def cost_openings(tx: Tx, account_ref: AccountRef, rules: PriceRules) -> b
     """Gives openings that were set without a cost the symbol's reference price, once one is known.
     One of which a part was closed meanwhile stays as it is: closing it realized nothing. Says
     whether a position changed."""
-    known = await _known_prices(
-        tx, account_ref, await store.list_uncosted(tx, account_ref.account_id)
+    uncosted = await store.list_uncosted(tx, account_ref.account_id)
+    prices = {}
+    for symbol, known in (await _known_prices(tx, account_ref, uncosted)).items():
+        if price := rules.pick(known):
+            prices[symbol] = price.price
+    if not prices:
+        return False
+    locked, now = await orders_store.lock_positions(
+        tx, account_ref.account_id, account_ref.organization_id, sorted(prices)
     )
-    picked = {symbol: rules.pick(prices) for symbol, prices in known.items()}
-    prices = {symbol: price.price for symbol, price in picked.items() if price}
-    ids = account_ref.account_id, account_ref.organization_id
-    locked, now = (
-        await orders_store.lock_positions(tx, *ids, sorted(prices)) if prices else ([], None)
-    )
-    rows = [
-        await _reopened(tx, row, opening(row.opening_quantity, prices[row.symbol]), now)
-        for row in locked
-        if row.uncosted_quantity and row.uncosted_quantity == row.opening_quantity
-    ]
+    rows: list[PositionRow] = []
+    for row in locked:
+        if row.uncosted_quantity and row.uncosted_quantity == row.opening_quantity:
+            start = opening(row.opening_quantity, prices[row.symbol])
+            rows.append(await _reopened(tx, row, start, now))
     if rows:
         await PoolTransaction(tx).run([write_positions(rows)])
     await _publish(tx, account_ref, rows)
@@ -120,9 +122,8 @@ async def _known_prices(
 ) -> dict[str, StoredPrices]:
     market = market_of(account_ref.broker, account_ref.environment)
     keys = [PriceKey(account_ref.organization_id, market, Symbol(symbol)) for symbol in symbols]
-    return {
-        key.symbol: prices for key, prices in (await prices_store.find_prices(tx, keys)).items()
-    }
+    found = await prices_store.find_prices(tx, keys)
+    return {key.symbol: prices for key, prices in found.items()}
 
 
 async def _reopened(
@@ -133,16 +134,17 @@ async def _reopened(
     return replace(summed, received_at=now or row.received_at)
 
 
-async def _publish(tx: Tx, account_ref: AccountRef, rows: Sequence[PositionRow]) -> None:
-    account = account_ref.environment, account_ref.broker
-    if rows:
-        await stream_log.append(
-            tx, [position_event(row, *account, day_of(row.received_at)) for row in rows]
-        )
-
-
 def _symbols(reports: Iterable[BrokerEvent]) -> tuple[list[str], list[str]]:
     """Those with a quantity, and those without: of these only what we have a position of is looked
     at."""
     held = {str(event.symbol) for event in reports if event.quantity}
     return sorted(held), sorted({str(event.symbol) for event in reports} - held)
+
+
+async def _publish(tx: Tx, account_ref: AccountRef, rows: Sequence[PositionRow]) -> None:
+    events = []
+    for row in rows:
+        day = day_of(row.received_at)
+        events.append(position_event(row, account_ref.environment, account_ref.broker, day))
+    if events:
+        await stream_log.append(tx, events)

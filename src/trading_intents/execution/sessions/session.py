@@ -5,11 +5,9 @@ import asyncio
 import contextlib
 import dataclasses
 from collections.abc import Coroutine, Iterable
-from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
 from typing import Any
-from uuid import UUID
 
 from msgspec.structs import replace
 
@@ -29,7 +27,7 @@ from trading_intents.execution.sessions.event_reader import (
 from trading_intents.loops import pause_after, stop_tasks, wait_at_most
 from trading_intents.orders.facts import CommandKind
 from trading_intents.orders.ledger.matching import AccountRef
-from trading_intents.outbox.settling import reason_of
+from trading_intents.outbox.outcomes import reason_of
 
 OPEN_SECONDS = 10.0
 END_SECONDS = 5.0  # for a session that is cancelled, whatever its adapter does
@@ -48,17 +46,6 @@ PAUSED = "the broker did not answer, so nothing was sent for a while"
 MIN_SECRET_CHARACTERS = 8  # shorter credential fields, such as names, are no secrets
 
 
-@dataclass(frozen=True, slots=True)
-class _SessionSetup:
-    """The values that a session is opened with; when one changes, the session is opened anew."""
-
-    external_account_id: str | None
-    closed: bool
-    sealed_id: UUID | None
-    credential_id: UUID | None
-    sealed: bytes | None = field(compare=False)  # re-wrapping a secret does not change it
-
-
 class BrokerSession:
     def __init__(
         self, account_ref: AccountRef, token: int, dependencies: SessionDependencies
@@ -75,7 +62,7 @@ class BrokerSession:
         # No more commands are claimed for it; when it has ended, its lease is given back.
         self.is_leaving = False
         self.generation: int | None = None  # of what it last read
-        self.has_events = False  # since they were last marked as seen
+        self.has_events = False  # since they were last written as seen
         # Events of recent answers, which the stream mostly repeats.
         self._answers: dict[str, port.BrokerEvent] = {}
         self.breaker = Breaker()
@@ -91,8 +78,8 @@ class BrokerSession:
         self._wakeup = asyncio.Event()  # the account changed, or the breaker opened
         self._refreshed = False
         self._logged: tuple[str, str] | None = None
-        self._setup: _SessionSetup | None = None  # of the last try
-        self._accepted: _SessionSetup | None = None  # the broker took its credential
+        self._setup: store.SessionSetup | None = None  # of the last try
+        self._accepted: store.SessionSetup | None = None  # the broker took its credential
         self._refusals = 0
         self._up_at_seconds = 0.0  # since then; when the session was last opened
         self._secrets: tuple[str, ...] = ()
@@ -323,13 +310,13 @@ class BrokerSession:
                     await call_adapter(broker.close())
         return ConnectionState.DISCONNECTED
 
-    async def _read(self) -> _SessionSetup:
+    async def _read(self) -> store.SessionSetup:
         async with self._dependencies.pool.transaction(read_only=True) as tx:
-            row = dict(await store.read_session(tx, self.account_ref.account_id))
-        self.generation = row.pop("link_generation")
-        return _SessionSetup(**row)
+            setup = await store.read_session(tx, self.account_ref.account_id)
+        self.generation = setup.link_generation
+        return setup
 
-    async def _context(self, setup: _SessionSetup) -> port.IntegrationContext:
+    async def _context(self, setup: store.SessionSetup) -> port.IntegrationContext:
         account_ref = self.account_ref
         dependencies = self._dependencies
         secrets = {}
@@ -360,17 +347,18 @@ class BrokerSession:
             metrics=dependencies.metrics,
         )
 
-    async def _listen(self, broker: port.BrokerAdapter, setup: _SessionSetup) -> None:
+    async def _listen(self, broker: port.BrokerAdapter, setup: store.SessionSetup) -> None:
         """Reconciles while events are buffered, then records events until the stream ends."""
-        on_updates = partial(self._show, ConnectionState.CONNECTED)
-        callbacks = (
-            self._is_unseen,
-            self._redact_event,
-            self._on_event,
-            self._on_healthy,
-            on_updates,
+        reader = EventReader(
+            account_ref=self.account_ref,
+            broker=broker,
+            dependencies=self._dependencies,
+            is_unseen=self._is_unseen,
+            redact=self._redact_event,
+            on_event=self._on_event,
+            on_healthy=self._on_healthy,
+            on_updates=partial(self._show, ConnectionState.CONNECTED),
         )
-        reader = EventReader(self.account_ref, broker, self._dependencies, *callbacks)
         try:
             async with self._dependencies.opening[self.account_ref.broker]:
                 async with asyncio.timeout(OPEN_SECONDS):
@@ -400,7 +388,7 @@ class BrokerSession:
         if was_open:
             self._dependencies.states_changed.set()
 
-    async def _supervise(self, reader: EventReader, setup: _SessionSetup) -> None:
+    async def _supervise(self, reader: EventReader, setup: store.SessionSetup) -> None:
         """Runs until the account or its credential changes. Meanwhile takes snapshots while the
         breaker is open, and reconciles open orders at intervals."""
         failures = 0

@@ -2,12 +2,15 @@
 database's."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
 from trading_intents.accounts.model import ConnectionState
 from trading_intents.controls.store import was_halted
-from trading_intents.storage.database import Row, Tx
+from trading_intents.ids import OrganizationId
+from trading_intents.storage.database import Tx
+from trading_intents.trading import FrozenStruct
 
 LEASE_SECONDS = 5.0
 MAX_REPORTED = 100  # orders that wait too long
@@ -48,7 +51,14 @@ async def remove_expired(tx: Tx) -> None:
     )
 
 
-async def survey(tx: Tx, worker_id: UUID) -> Row:
+class Survey(FrozenStruct):
+    accounts: int
+    workers: int
+    held: int
+    expires_seconds: float | None
+
+
+async def survey(tx: Tx, worker_id: UUID) -> Survey:
     """Counts accounts that need a worker, workers and this worker's leases, and says when the first
     worker may expire."""
     query = """
@@ -62,7 +72,7 @@ async def survey(tx: Tx, worker_id: UUID) -> Row:
         FROM workers
     """
     [row] = await tx.fetch(query, worker_id)
-    return row
+    return Survey(**row)
 
 
 async def take(tx: Tx, worker_id: UUID, most: int) -> list[UUID] | None:
@@ -86,10 +96,12 @@ async def take(tx: Tx, worker_id: UUID, most: int) -> list[UUID] | None:
             SET worker_id = excluded.worker_id, token = l.token + 1
             RETURNING account_id
         )
-        SELECT free.id FROM taken JOIN free ON free.id = taken.account_id ORDER BY free.busy DESC
+        SELECT ARRAY (
+            SELECT free.id FROM taken JOIN free ON free.id = taken.account_id
+            ORDER BY free.busy DESC
+        )
     """
-    rows = await tx.fetch(query, worker_id, most)
-    account_ids = [row["id"] for row in rows]
+    account_ids: list[UUID] = await tx.fetchval(query, worker_id, most)
     # What the last holder showed is not so any more. One whose account is locked is corrected by
     # the next balance.
     query = """
@@ -103,14 +115,25 @@ async def take(tx: Tx, worker_id: UUID, most: int) -> list[UUID] | None:
     return account_ids
 
 
-async def list_held(tx: Tx, worker_id: UUID) -> list[Row]:
+class HeldLease(FrozenStruct, kw_only=True):
+    account_id: UUID
+    token: int
+    organization_id: OrganizationId
+    environment: str
+    broker: str
+    link_generation: int
+    connection: str
+
+
+async def list_held(tx: Tx, worker_id: UUID) -> list[HeldLease]:
     """The worker's leases, with what their sessions are made of."""
     query = """
         SELECT l.account_id, l.token, a.organization_id, a.environment, a.broker, a.link_generation,
             a.connection
         FROM leases l JOIN accounts a ON a.id = l.account_id WHERE l.worker_id = $1
     """
-    return await tx.fetch(query, worker_id)
+    rows = await tx.fetch(query, worker_id)
+    return [HeldLease(**row) for row in rows]
 
 
 async def give_back(tx: Tx, worker_id: UUID, account_ids: Sequence[UUID]) -> None:
@@ -147,7 +170,19 @@ async def show_connections(tx: Tx, worker_id: UUID, states: Mapping[UUID, Connec
     await tx.execute(query, worker_id, list(states), list(states.values()))
 
 
-async def read_session(tx: Tx, account_id: UUID) -> Row:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSetup:
+    """The values that a session is opened with; when one changes, the session is opened anew."""
+
+    link_generation: int = field(compare=False)
+    external_account_id: str | None
+    closed: bool
+    sealed_id: UUID | None
+    credential_id: UUID | None
+    sealed: bytes | None = field(compare=False)  # re-wrapping a secret does not change it
+
+
+async def read_session(tx: Tx, account_id: UUID) -> SessionSetup:
     query = """
         SELECT a.link_generation, a.external_account_id, a.closed_at IS NOT NULL AS closed,
             s.id AS sealed_id, s.credential_id, s.sealed
@@ -157,7 +192,7 @@ async def read_session(tx: Tx, account_id: UUID) -> Row:
         WHERE a.id = $1
     """
     [row] = await tx.fetch(query, account_id)
-    return row
+    return SessionSetup(**row)
 
 
 async def read_seen(tx: Tx, account_id: UUID) -> datetime:
@@ -171,7 +206,7 @@ async def read_seen(tx: Tx, account_id: UUID) -> datetime:
     return seen_at
 
 
-async def mark_seen(tx: Tx, worker_id: UUID, account_ids: Sequence[UUID]) -> None:
+async def write_seen(tx: Tx, worker_id: UUID, account_ids: Sequence[UUID]) -> None:
     query = """
         UPDATE leases SET seen_at = clock_timestamp()
         WHERE worker_id = $1 AND account_id = ANY ($2::uuid[])
@@ -204,12 +239,14 @@ def needs_no_broker(max_age_millis: int) -> str:
 async def list_uncosted(tx: Tx, account_id: UUID) -> list[str]:
     """Symbols whose opening has no cost, and of which nothing was closed."""
     query = """
-        SELECT symbol FROM positions
-        WHERE account_id = $1 AND uncosted_quantity <> 0 AND uncosted_quantity = opening_quantity
-        ORDER BY symbol
+        SELECT ARRAY (
+            SELECT symbol FROM positions
+            WHERE account_id = $1 AND uncosted_quantity <> 0
+                AND uncosted_quantity = opening_quantity
+            ORDER BY symbol
+        )
     """
-    rows = await tx.fetch(query, account_id)
-    return [row["symbol"] for row in rows]
+    return list(await tx.fetchval(query, account_id))
 
 
 async def claim_openings(tx: Tx, account_id: UUID, organization_id: UUID) -> bool:
@@ -219,14 +256,12 @@ async def claim_openings(tx: Tx, account_id: UUID, organization_id: UUID) -> boo
         VALUES ($1, $2, clock_timestamp())
         ON CONFLICT (account_id) DO NOTHING RETURNING true
     """
-    claimed = await tx.fetchval(query, account_id, organization_id)
-    return bool(claimed)
+    return bool(await tx.fetchval(query, account_id, organization_id))
 
 
 async def has_open_orders(tx: Tx, account_id: UUID) -> bool:
     query = "SELECT EXISTS (SELECT FROM orders WHERE account_id = $1 AND finished_at IS NULL)"
-    found: bool = await tx.fetchval(query, account_id)
-    return found
+    return bool(await tx.fetchval(query, account_id))
 
 
 async def look_up_missing(
@@ -267,22 +302,23 @@ async def look_up_missing(
     await tx.execute(query, account_id, client_order_ids, numbers, JUST_SENT_SECONDS, is_back)
 
 
-async def pending_too_old(tx: Tx, seconds: float) -> list[Row]:
-    """CREATEs of whatever account that are this old, and whose orders are PENDING_NEW, the oldest
+async def pending_too_old(tx: Tx, seconds: float) -> list[UUID]:
+    """Orders of whatever account that are PENDING_NEW and whose CREATEs are this old, the oldest
     first."""
     query = """
-        SELECT r.order_key FROM outbox r JOIN orders o ON o.order_id = r.order_key
-        WHERE r.finished_at IS NULL AND r.lane IS NOT NULL AND r.event_type = 'intent.create'
-          AND r.created_at < clock_timestamp() - make_interval(secs => $1)
+        SELECT ARRAY (
+            SELECT r.order_key FROM outbox r JOIN orders o ON o.order_id = r.order_key
+            WHERE r.finished_at IS NULL AND r.lane IS NOT NULL AND r.event_type = 'intent.create'
+              AND r.created_at < clock_timestamp() - make_interval(secs => $1)
               AND o.order_status = 'PENDING_NEW'
-        ORDER BY r.id LIMIT $2
+            ORDER BY r.id LIMIT $2
+        )
     """
-    return await tx.fetch(query, seconds, MAX_REPORTED)
+    return list(await tx.fetchval(query, seconds, MAX_REPORTED))
 
 
 async def count_unknown(tx: Tx) -> int:
     """Orders of whatever account of which nobody knows whether the broker has them; each has its
     look-ups."""
     sql = "SELECT count(*) FROM orders WHERE lookup_due_at IS NOT NULL AND order_status = 'UNKNOWN'"
-    found: int = await tx.fetchval(sql)
-    return found
+    return int(await tx.fetchval(sql))

@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from trading_intents.controls.limits.model import AskedOrder
 from trading_intents.errors import NoPosition, NotFound, OpenOrders, ValidationFailed
-from trading_intents.intents.deciding.links import check_replace, leg_side
+from trading_intents.intents.deciding.linked import check_replace, leg_side
 from trading_intents.intents.model import (
     SPEC_AMOUNTS,
     Accepted,

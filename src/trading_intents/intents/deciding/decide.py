@@ -9,7 +9,7 @@ from trading_intents.brokers.port import Capabilities
 from trading_intents.controls.model import Controls, evaluate
 from trading_intents.identity.model import Entitlement, Permission
 from trading_intents.intents.deciding.compose import asked_order, compose, compose_close
-from trading_intents.intents.deciding.links import check_offered
+from trading_intents.intents.deciding.linked import check_offered
 from trading_intents.intents.model import (
     AccountState,
     Cancel,
@@ -17,9 +17,11 @@ from trading_intents.intents.model import (
     Command,
     Create,
     Decision,
+    KeyState,
     KnownOrder,
     Replace,
     Replayed,
+    Spec,
     Submission,
     SubmissionState,
 )
@@ -34,12 +36,10 @@ def decide(submission: Submission, state: SubmissionState, now: datetime) -> Dec
         account = _check_caller(submission, state, now)
         if state.earlier and state.earlier.body_digest == submission.body_digest:
             return Replayed(state.earlier.intent_id, state.earlier.seq, state.earlier.legs)
-        _check_broker(submission.command, state)
-        composed = (
-            None
-            if isinstance(submission.command, Close)
-            else compose(submission, submission.command, state.order)
-        )
+        _check_broker(submission.command, state.broker)
+        composed = None
+        if not isinstance(submission.command, Close):
+            composed = compose(submission, submission.command, state.order)
         if state.earlier:
             raise errors.IdempotencyConflict(
                 "the Idempotency-Key was used with a different body; use a new key for a new "
@@ -54,28 +54,20 @@ def decide(submission: Submission, state: SubmissionState, now: datetime) -> Dec
             if state.judge:
                 triggered += state.judge(asked_order(accepted, state.order))
             if triggered:
-                raise errors.ControlRejected(
-                    triggered, list(dict.fromkeys(item.reason for item in triggered))
-                )
+                reasons = dict.fromkeys(item.reason for item in triggered)
+                raise errors.ControlRejected(triggered, list(reasons))
     except errors.PlatformError as refusal:
         return refusal
     return accepted
 
 
 def _check_caller(submission: Submission, state: SubmissionState, now: datetime) -> AccountState:
-    key = state.key
     account = state.account
-    command = submission.command
     if submission.key_id is None:
         assert account is not None
-        halts = (state.controls.organization_halt, state.controls.account_halt)
-        if submission.halt_id and submission.halt_id not in {halt.id for halt in halts if halt}:
-            raise errors.NotHalted("the halt is over")
+        _check_halt(submission.halt_id, state.controls)
         return account
-    if key is None or key.disabled or (key.expires_at is not None and key.expires_at <= now):
-        raise errors.Unauthorized("the API key does not verify")
-    if Permission.INTENT_EDIT not in key.permissions:
-        raise errors.Forbidden(f"the API key lacks the permission {Permission.INTENT_EDIT}")
+    key = _check_key(state.key, now)
     if account is None or account.organization_id != key.organization_id:
         raise errors.NotFound("no such account")
     if key.environment != account.environment:
@@ -83,56 +75,77 @@ def _check_caller(submission: Submission, state: SubmissionState, now: datetime)
             f"the API key is not of environment {account.environment}, which the account is"
         )
     # A CANCEL lowers risk, so it needs no entitlement.
-    needs_plan = account.environment is Environment.LIVE and not isinstance(command, Cancel)
-    if needs_plan and Entitlement.TRADING_LIVE not in key.entitlements:
+    is_cancel = isinstance(submission.command, Cancel)
+    needs_entitlement = account.environment is Environment.LIVE and not is_cancel
+    if needs_entitlement and Entitlement.TRADING_LIVE not in key.entitlements:
         raise errors.EntitlementRequired(
             f"the organization needs the entitlement {Entitlement.TRADING_LIVE}"
         )
     return account
 
 
-def _check_broker(command: Command, state: SubmissionState) -> None:
-    broker = state.broker
+def _check_halt(halt_id: str | None, controls: Controls) -> None:
+    """The platform's own command is refused if it is of a halt that does not stand any more."""
+    for halt in (controls.organization_halt, controls.account_halt):
+        if halt and halt.id == halt_id:
+            return
+    if halt_id:
+        raise errors.NotHalted("the halt is over")
+
+
+def _check_key(key: KeyState | None, now: datetime) -> KeyState:
+    if key is None or key.disabled or (key.expires_at is not None and key.expires_at <= now):
+        raise errors.Unauthorized("the API key does not verify")
+    if Permission.INTENT_EDIT not in key.permissions:
+        raise errors.Forbidden(f"the API key lacks the permission {Permission.INTENT_EDIT}")
+    return key
+
+
+def _check_broker(command: Command, broker: Capabilities | None) -> None:
     if isinstance(command, Cancel):
         return
     if broker is None:
         raise errors.Unavailable(
             "the account's broker cannot be used: its integration is not installed here"
         )
-    if isinstance(command, Replace) and not broker.native_replace:
-        raise errors.ValidationFailed.at(
-            "/command/type",
-            f"the broker {broker.name} cannot replace an order; use CANCEL and CREATE",
-        )
-    if isinstance(command, Create) and command.route not in broker.routes:
-        raise errors.ValidationFailed.at(
-            "/command/payload/route_strategy",
-            f"the broker {broker.name} cannot route there; use {errors.either(broker.routes)}",
-        )
-    if isinstance(command, Close):
-        if not broker.times_in_force.get(OrderKind.MARKET):
-            raise errors.ValidationFailed.at(
-                "", f"the broker {broker.name} has no market orders; close it with another"
-            )
-        return
-    kind = command.spec.kind
-    time_in_force = command.spec.time_in_force
-    offered = broker.times_in_force.get(kind)
+    match command:
+        case Close():
+            if not broker.times_in_force.get(OrderKind.MARKET):
+                raise errors.ValidationFailed.at(
+                    "", f"the broker {broker.name} has no market orders; close it with another"
+                )
+        case Replace():
+            if not broker.native_replace:
+                raise errors.ValidationFailed.at(
+                    "/command/type",
+                    f"the broker {broker.name} cannot replace an order; use CANCEL and CREATE",
+                )
+            _check_kind(command.spec, broker, command.spec.time_in_force)
+        case Create():
+            if command.route not in broker.routes:
+                raise errors.ValidationFailed.at(
+                    "/command/payload/route_strategy",
+                    f"the broker {broker.name} cannot route there; use "
+                    f"{errors.either(broker.routes)}",
+                )
+            _check_kind(command.spec, broker, command.spec.time_in_force or TimeInForce.DAY)
+            if command.legs:
+                check_offered(command, broker)
+
+
+def _check_kind(spec: Spec, broker: Capabilities, time_in_force: TimeInForce | None) -> None:
+    offered = broker.times_in_force.get(spec.kind)
     if offered is None:
         raise errors.ValidationFailed.at(
-            f"/command/payload/spec/{kind}",
+            f"/command/payload/spec/{spec.kind}",
             f"the broker {broker.name} has no such order kind; use "
             f"{errors.either(broker.times_in_force)}",
         )
-    if (time_in_force or TimeInForce.DAY) not in offered and (
-        time_in_force or isinstance(command, Create)
-    ):
+    if time_in_force and time_in_force not in offered:
         raise errors.ValidationFailed.at(
-            f"/command/payload/spec/{kind}/time_in_force",
+            f"/command/payload/spec/{spec.kind}/time_in_force",
             f"the broker {broker.name} does not offer it; use {errors.either(offered)}",
         )
-    if isinstance(command, Create) and command.legs:
-        check_offered(command, broker)
 
 
 def _judged_controls(submission: Submission, controls: Controls) -> Controls:

@@ -55,20 +55,20 @@ PLATFORM = "platform"  # the principal of the platform's own commands
 NOTHING_OPENS = "0"
 
 
-class Receipt(FrozenStruct, frozen=True):
+class Receipt(FrozenStruct):
     intent_id: str
     seq: int
     replayed: bool = False
     legs: tuple[PlacedLeg, ...] = ()
 
 
-Outcome = Receipt | PlatformError
+SubmitOutcome = Receipt | PlatformError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
     # None: another transaction holds the lock of its account, or of its key.
-    outcomes: list[Outcome | None]
+    outcomes: list[SubmitOutcome | None]
     held_keys: Collection[str]  # whose budgets another transaction holds
     # One of the actions, whose row proves that the commit happened; None: there is none.
     appended: ActionRef | None
@@ -88,7 +88,7 @@ async def run_batch(
     dependencies: BatchDependencies,
     submissions: Sequence[Submission],
     locking: statements.Locking,
-    on_sent: Callable[[], None] = lambda: None,
+    on_sent: Callable[[], None] | None = None,
 ) -> BatchResult:
     """Commits the batch before it returns. CommitLost: it may have been committed. Unavailable,
     StatementRefused: nothing was recorded. `on_sent` runs when only its commit is left to wait
@@ -105,13 +105,13 @@ async def run_batch(
             transaction_id=state.transaction_id,
             decided_seconds=dependencies.clock.monotonic(),
         )
-        request = connection.send(
-            [*effects.render(made, state.now_text), *state.limits.writes()], more=True
-        )
+        writes = [*effects.write_effects(made, state.now_text), *state.limits.writes()]
+        request = connection.send(writes, more=True)
         # Built while the server works.
         request.append_statements(effects.publish(made, state.now), more=True)
         request.append_statements([statements.COMMIT])
-        on_sent()
+        if on_sent:
+            on_sent()
         try:
             *_, committed = await request.all_replies()
         except ConnectionLost:
@@ -146,8 +146,8 @@ async def wait_for_budgets(pipeline: Pipeline, submissions: Sequence[Submission]
 
 def decide_all(
     state: BatchState, submissions: Sequence[Submission], make_id: IdTextMaker
-) -> tuple[list[Outcome | None], list[Effect]]:
-    outcomes = list[Outcome | None]()
+) -> tuple[list[SubmitOutcome | None], list[Effect]]:
+    outcomes = list[SubmitOutcome | None]()
     made = list[Effect]()
     for submission in submissions:
         outcome, own = decide_one(state, submission, make_id)
@@ -158,7 +158,7 @@ def decide_all(
 
 def decide_one(
     state: BatchState, submission: Submission, make_id: IdTextMaker
-) -> tuple[Outcome | None, Sequence[Effect]]:
+) -> tuple[SubmitOutcome | None, Sequence[Effect]]:
     """Gives the caller's answer once the effects are committed, with which the state moves on.
     None: it is left for another batch."""
     if state.is_held(submission):
@@ -186,15 +186,13 @@ def _append(
     seq = append.record.seq
     made = list[Effect]([append])
     legs = list[PlacedLeg]()
-    marked = _mark(order, accepted.action_type, seq) if order else None
-    made.append(Publish(append.record, append.broker, marked))
-    if marked:
-        made.append(marked)
-    unkeyed = (
-        structs.replace(submission, idempotency_key=None, body_digest=None)
-        if accepted.legs
-        else submission
-    )
+    noted = _note_pending(order, accepted.action_type, seq) if order else None
+    made.append(Publish(append.record, append.broker, noted))
+    if noted:
+        made.append(noted)
+    unkeyed = submission
+    if accepted.legs:
+        unkeyed = structs.replace(submission, idempotency_key=None, body_digest=None)
     for each in accepted.legs:
         own = compose_leg(accepted, each, intent_id)
         appended = _append_one(state, unkeyed, own, make_id(state.now), NOTHING_OPENS)
@@ -202,7 +200,7 @@ def _append(
         assert own.leg is not None
         legs.append(PlacedLeg(own.leg, appended.record.intent_id, appended.record.seq))
     answered = EarlierAction(submission.body_digest or "", intent_id, seq, tuple(legs))
-    state.move(submission, answered, accepted, marked)
+    state.move(submission, answered, accepted, noted)
     return Receipt(intent_id, seq, legs=answered.legs), made
 
 
@@ -277,7 +275,7 @@ def _record(
     )
 
 
-def _mark(order: OrderRow, action_type: ActionType, seq: int) -> OrderRow:
+def _note_pending(order: OrderRow, action_type: ActionType, seq: int) -> OrderRow:
     is_cancel = action_type is ActionType.CANCEL
     return structs.replace(
         order,
@@ -291,33 +289,35 @@ def _mark(order: OrderRow, action_type: ActionType, seq: int) -> OrderRow:
 def _refuse(
     state: BatchState, submission: Submission, rejected: ControlRejected, make_id: IdTextMaker
 ) -> list[Effect]:
-    account_id = submission.account_id
-    organization_id = submission.organization_id
-    refusal = RefusedCommand(
-        id=make_id(state.now),
-        organization_id=organization_id,
-        account_id=account_id,
-        action_type=ActionType.CREATE
-        if isinstance(submission.command, NewOrder)
-        else ActionType.REPLACE,
-        symbol=state.symbol_of(submission),
-        reasons=rejected.reasons,
-        principal_id=submission.key_id or PLATFORM,
-    )
-    counts = (
-        StatsEntry(
-            account_id=IdText(account_id),
-            organization_id=IdText(organization_id),
+    account_id = IdText(submission.account_id)
+    organization_id = IdText(submission.organization_id)
+    is_new = isinstance(submission.command, NewOrder)
+    made: list[Effect] = [
+        RefusedCommand(
+            id=IdText(make_id(state.now)),
+            organization_id=organization_id,
+            account_id=account_id,
+            action_type=ActionType.CREATE if is_new else ActionType.REPLACE,
+            symbol=state.symbol_of(submission),
+            reasons=tuple(rejected.reasons),
+            principal_id=submission.key_id or PLATFORM,
+        )
+    ]
+    for reason in (EVERY_REASON, *rejected.reasons):
+        entry = StatsEntry(
+            account_id=account_id,
+            organization_id=organization_id,
             at=state.now,
             measure=Measure.REFUSED,
             key=reason,
         )
-        for reason in (EVERY_REASON, *rejected.reasons)
-    )
-    return [refusal, *counts]
+        made.append(entry)
+    return made
 
 
 def _last_action(made: Sequence[Effect]) -> ActionRef | None:
     """One of the actions, whose row proves that the commit happened."""
-    last = next((each for each in reversed(made) if isinstance(each, Append)), None)
-    return last and ActionRef(last.record.account_id, last.record.seq, last.hash)
+    for each in reversed(made):
+        if isinstance(each, Append):
+            return ActionRef(each.record.account_id, each.record.seq, each.hash)
+    return None

@@ -6,19 +6,22 @@ from datetime import datetime
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
+from msgspec.structs import astuple
+
+from trading_intents.ids import IdText
 from trading_intents.intents.writing.record import Record, make_payloads
 from trading_intents.orders.events import order_event
 from trading_intents.orders.store import OrderRow
 from trading_intents.stats.model import StatsEntry
 from trading_intents.stats.store import insert_entries
 from trading_intents.storage.database import pack_array
-from trading_intents.storage.pipeline import RowParameters, Statement, array_text
+from trading_intents.storage.pipeline import RowParameters, Statement, array_text, column_types
 from trading_intents.stream import log as stream_log
 from trading_intents.stream.model import Event, EventType
-from trading_intents.trading import ActionType
+from trading_intents.trading import ActionType, FrozenStruct
 
 
-class Append(NamedTuple):
+class Append(FrozenStruct, kw_only=True):
     """An action's record, and what its rows have beside it: in `actions`, in the outbox and, of a
     CREATE, in orders."""
 
@@ -37,13 +40,13 @@ class Append(NamedTuple):
     opens: str  # the quantity by which it changes what is open
 
 
-class RefusedCommand(NamedTuple):
-    id: str
-    organization_id: str
-    account_id: str
+class RefusedCommand(FrozenStruct, kw_only=True):
+    id: IdText
+    organization_id: IdText
+    account_id: IdText
     action_type: ActionType
     symbol: str
-    reasons: Sequence[str]
+    reasons: tuple[str, ...]
     principal_id: str
 
 
@@ -55,7 +58,7 @@ class Publish(NamedTuple):
     order: OrderRow | None
 
 
-# An OrderRow is an order that a REPLACE or CANCEL marks as pending; its other fields stay as last
+# An OrderRow is an order that a REPLACE or CANCEL notes as pending; its other fields stay as last
 # confirmed. A StatsEntry is counted.
 Effect = Append | OrderRow | RefusedCommand | StatsEntry | Publish
 Kind = TypeVar("Kind", bound=Effect)
@@ -65,27 +68,30 @@ def of_kind(effects: Iterable[Effect], kind: type[Kind]) -> list[Kind]:
     return [effect for effect in effects if type(effect) is kind]
 
 
-def render(effects: Sequence[Effect], now: str) -> list[Statement]:
-    """The statements that write the batch, in the order of the locks; of several marks of an order
+def write_effects(effects: Sequence[Effect], now: str) -> list[Statement]:
+    """The statements that write the batch, in the order of the locks; of several notes of an order
     the last."""
-    actions = of_kind(effects, Append)
     refusals = of_kind(effects, RefusedCommand)
-    counted = of_kind(effects, StatsEntry)
-    marked = {order.order_id: order for order in of_kind(effects, OrderRow)}
-    cancelled = [
-        each.record.intent_id for each in actions if each.record.action_type == ActionType.CANCEL
-    ]
-    return [
-        *([Statement(_INSERT_REFUSALS, (now, *_REFUSED_ROWS.pack(refusals)))] if refusals else ()),
-        *(
-            [Statement(_MARK, (now, *_MARKED_ROWS.pack(map(_marked_values, marked.values()))))]
-            if marked
-            else ()
-        ),
-        *([Statement(_MAKE_DUE_NOW, (array_text(cancelled),))] if cancelled else ()),
-        *([_append(actions, now)] if actions else ()),
-        *([insert_entries(counted)] if counted else ()),
-    ]
+    noted = {order.order_id: order for order in of_kind(effects, OrderRow)}
+    statements: list[Statement] = []
+    if refusals:
+        rows = _REFUSED_ROWS.pack(map(astuple, refusals))
+        statements.append(Statement(_INSERT_REFUSALS, (now, *rows)))
+    if noted:
+        rows = _NOTED_ROWS.pack(map(_noted_values, noted.values()))
+        statements.append(Statement(_NOTE_PENDING, (now, *rows)))
+    actions = of_kind(effects, Append)
+    if cancelled := [each.record.intent_id for each in actions if _is_cancel(each)]:
+        statements.append(Statement(_MAKE_DUE_NOW, (array_text(cancelled),)))
+    if actions:
+        statements.append(_append(actions, now))
+    if counted := of_kind(effects, StatsEntry):
+        statements.append(insert_entries(counted))
+    return statements
+
+
+def _is_cancel(action: Append) -> bool:
+    return action.record.action_type == ActionType.CANCEL
 
 
 def publish(effects: Sequence[Effect], now: datetime) -> list[Statement]:
@@ -115,9 +121,8 @@ def _append(actions: Sequence[Append], now: str) -> Statement:
     moves the heads."""
     if len(actions) == 1:
         return Statement(_APPEND_ONE, (now, *_values(actions[0])))
-    return Statement(
-        _APPEND_MANY, (now, *map(pack_array, zip(*map(_values, actions), strict=True)))
-    )
+    columns = zip(*map(_values, actions), strict=True)
+    return Statement(_APPEND_MANY, (now, *map(pack_array, columns)))
 
 
 # The columns of the statement that appends: the type of each, and where an action has it.
@@ -201,60 +206,52 @@ _APPEND = """
     INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload, urgent)
     SELECT 'intents', 'intent.' || lower(action_type), organization_id, intent_id, account_id,
            jsonb_build_object('seq', seq), action_type = 'CANCEL'
-    FROM new WHERE leg IS NULL OR action_type <> 'CREATE'  -- the order that it is linked to is sent with it
+    -- A leg's CREATE is sent with the order that it is linked to.
+    FROM new WHERE leg IS NULL OR action_type <> 'CREATE'
 """
-
-
 _PARAMETERS = [(f"${number}", kind) for number, (kind, _) in enumerate(_COLUMNS.values(), 2)]
+_ONE_ROW = ", ".join(f"{parameter}::{kind}" for parameter, kind in _PARAMETERS)
+_ARRAYS = ", ".join(f"from_column({parameter})::{kind}[]" for parameter, kind in _PARAMETERS)
 # A single row is sent as plain values, which takes the server half the time.
 _APPEND_ONE = _APPEND.format(
     columns=", ".join(_COLUMNS),
     kept="NOT MATERIALIZED",
-    rows=f"(VALUES ({', '.join(f'{parameter}::{kind}' for parameter, kind in _PARAMETERS)})) AS one",
+    rows=f"(VALUES ({_ONE_ROW})) AS one",
     last="new",
 )
 _APPEND_MANY = _APPEND.format(
     columns=", ".join(_COLUMNS),
     kept="MATERIALIZED",
-    rows=f"unnest({', '.join(f'from_column({parameter})::{kind}[]' for parameter, kind in _PARAMETERS)})",
+    rows=f"unnest({_ARRAYS})",
     last="(SELECT DISTINCT ON (account_id) account_id, seq, hash FROM new ORDER BY account_id, seq "
     "DESC)",
 )
 
 
-_MARKED = {
+_NOTED = {
     "order_id": "uuid",
     "order_status": "text",
     "pending_replace_seq": "bigint",
     "cancel_requested": "boolean",
     "version": "bigint",
 }
-_MARKED_ROWS = RowParameters(_MARKED, 2)
-_marked_values = attrgetter(*_MARKED)
-_MARK = f"""
+_NOTED_ROWS = RowParameters(_NOTED, 2)
+_noted_values = attrgetter(*_NOTED)
+_NOTE_PENDING = f"""
     UPDATE orders o
     SET order_status = c.order_status, pending_replace_seq = c.pending_replace_seq,
         cancel_requested = c.cancel_requested, version = c.version, updated_at = $1::timestamptz
-    FROM {_MARKED_ROWS.rows} AS c WHERE o.order_id = c.order_id
-        AND {_MARKED_ROWS.any_of("o", "order_id")}
+    FROM {_NOTED_ROWS.rows} AS c WHERE o.order_id = c.order_id
+        AND {_NOTED_ROWS.any_of("o", "order_id")}
 """  # noqa: S608 - our own constants
-# Makes the waiting rows of cancelled intents due now, before others: an unsent CREATE is settled
+# Makes the waiting rows of cancelled intents due now, before others: an unsent CREATE ends
 # without delay.
 _MAKE_DUE_NOW = """
     UPDATE outbox SET due_at = least(due_at, clock_timestamp()), urgent = true
     WHERE queue = 'intents' AND order_key = ANY ($1::uuid[]) AND finished_at IS NULL
         AND status = 'pending'
 """
-_REFUSED_ROWS = RowParameters(
-    dict(
-        zip(
-            RefusedCommand._fields,
-            ("uuid", "uuid", "uuid", "text", "text", "text[]", "text"),
-            strict=True,
-        )
-    ),
-    2,
-)
+_REFUSED_ROWS = RowParameters(column_types(RefusedCommand), 2)
 _INSERT_REFUSALS = f"""
     INSERT INTO refusals ({_REFUSED_ROWS.columns}, created_at)
     SELECT {_REFUSED_ROWS.columns}, $1::timestamptz FROM {_REFUSED_ROWS.rows} AS new

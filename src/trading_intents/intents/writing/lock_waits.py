@@ -23,8 +23,8 @@ Fail = Callable[[Sequence[PendingSubmission], PlatformError], None]
 
 
 class LockWaits:
-    """A queue for each organization, account or key's budget that is locked. The queues take turns,
-    however many stay locked."""
+    """A queue for each organization, account or key's budget that is locked. A
+    batch is taken from each in turn, however many stay locked."""
 
     def __init__(self, pipeline: Pipeline, attempt: Attempt, fail: Fail, clock: Clock) -> None:
         self._pipeline = pipeline
@@ -32,7 +32,7 @@ class LockWaits:
         self._fail = fail
         self._clock = clock
         self._queues: dict[str, SubmissionQueue] = {}
-        self._turns: deque[str] = deque()
+        self._ready: deque[str] = deque()  # of which queue the next batches are taken
         self._idle: list[Pipeline] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -49,13 +49,12 @@ class LockWaits:
             pending.held_since_seconds = self._clock.monotonic()
         if held_id not in self._queues:
             self._queues[held_id] = SubmissionQueue()
-            self._turns.append(held_id)
+            self._ready.append(held_id)
         self._queues[held_id].put_back(batch)
         # A task that has ended is removed a moment later, and takes no queue any more.
         if sum(not task.done() for task in self._tasks) < MAX_CONNECTIONS:
-            task = asyncio.create_task(
-                self._work(self._idle.pop() if self._idle else self._pipeline.another())
-            )
+            pipeline = self._idle.pop() if self._idle else self._pipeline.another()
+            task = asyncio.create_task(self._work(pipeline))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -67,16 +66,14 @@ class LockWaits:
 
     async def _work(self, pipeline: Pipeline) -> None:
         try:
-            while self._turns:
-                held_id = self._turns.popleft()
+            while self._ready:
+                held_id = self._ready.popleft()
                 queue = self._queues[held_id]
-                queue.put_back(
-                    self._in_time(
-                        await self._attempt(pipeline, self._in_time(queue.take(MAX_BATCH)))
-                    )
-                )
+                batch = self._in_time(queue.take(MAX_BATCH))
+                still_held = await self._attempt(pipeline, batch)
+                queue.put_back(self._in_time(still_held))
                 if len(queue):
-                    self._turns.append(held_id)
+                    self._ready.append(held_id)
                 else:
                     del self._queues[held_id]
         except BaseException:
@@ -87,11 +84,11 @@ class LockWaits:
     def _in_time(self, batch: Sequence[PendingSubmission]) -> list[PendingSubmission]:
         """The commands that may wait longer; the others are answered as unavailable."""
         oldest = self._clock.monotonic() - MAX_WAIT_SECONDS
-        late = [pending for pending in batch if pending.held_since_seconds < oldest]
-        self._fail(
-            late,
-            Unavailable(
-                "the account or the key is busy: another transaction holds its lock for too long"
-            ),
-        )
-        return [pending for pending in batch if pending.held_since_seconds >= oldest]
+        late: list[PendingSubmission] = []
+        in_time: list[PendingSubmission] = []
+        for pending in batch:
+            is_late = pending.held_since_seconds < oldest
+            (late if is_late else in_time).append(pending)
+        busy = "the account or the key is busy: another transaction holds its lock for too long"
+        self._fail(late, Unavailable(busy))
+        return in_time

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 from trading_intents.errors import Unavailable
 from trading_intents.intents.model import Cancel, Submission
-from trading_intents.intents.writing.batch import Outcome
+from trading_intents.intents.writing.batch import SubmitOutcome
 from trading_intents.loops import FairQueue
 
 MAX_WAITING = 5_000
@@ -16,12 +16,21 @@ class PendingSubmission:
     """A command and the caller who waits for its outcome."""
 
     __slots__ = (
-        *("answer", "held_since_seconds", "is_abandoned", "is_cancel", "held_id", "lost_commits"),
-        *("organization_id", "queue", "since_seconds", "skips", "submission"),
+        "answer",
+        "held_id",
+        "held_since_seconds",
+        "is_abandoned",
+        "is_cancel",
+        "lost_commits",
+        "organization_id",
+        "queue",
+        "since_seconds",
+        "skips",
+        "submission",
     )
 
     def __init__(
-        self, submission: Submission, answer: Callable[[Outcome], None], since_seconds: float
+        self, submission: Submission, answer: Callable[[SubmitOutcome], None], since_seconds: float
     ) -> None:
         self.submission = submission
         self.answer = answer
@@ -46,7 +55,7 @@ class PendingSubmission:
         """A drain waits until all are answered, also those whose callers have gone."""
         self.reply(Unavailable("the caller has gone; the command was not recorded"))
 
-    def reply(self, outcome: Outcome) -> None:
+    def reply(self, outcome: SubmitOutcome) -> None:
         """Answers the caller once; a second answer would be taken for that of the caller's next
         request."""
         answer = self.answer
@@ -54,7 +63,7 @@ class PendingSubmission:
         answer(outcome)
 
 
-def _ignore(_: Outcome) -> None:
+def _ignore(_: SubmitOutcome) -> None:
     """Replaces `answer` after the first call."""
 
 
@@ -77,10 +86,10 @@ class SubmissionQueue:
     def put(self, pending: PendingSubmission) -> None:
         """Unavailable: there is no free slot."""
         limit = MAX_WAITING if pending.is_cancel else MAX_WAITING - CANCEL_RESERVE
-        turns = self._turns_of(pending)
-        if turns.count_of(pending.organization_id) >= limit - len(self):
+        queue = self._queue_of(pending)
+        if queue.count_of(pending.organization_id) >= limit - len(self):
             raise Unavailable("this process has too many commands waiting; try again")
-        turns.append(pending.organization_id, pending)
+        queue.append(pending.organization_id, pending)
         pending.queue = self
 
     def put_back(self, batch: Iterable[PendingSubmission]) -> None:
@@ -90,26 +99,26 @@ class SubmissionQueue:
             if pending.is_abandoned:
                 pending.reply_unrecorded()
             else:
-                self._turns_of(pending).append(pending.organization_id, pending, is_first=True)
+                self._queue_of(pending).append(pending.organization_id, pending, is_first=True)
                 pending.queue = self
 
     def take(self, count: int) -> list[PendingSubmission]:
         """Takes at most `count` commands, one of each organization in turn. CANCELs leave half of
         the slots to the others: a cancel-all is hundreds of them, and may be repeated."""
         cancels = min(self._cancels.count, count - min(self._others.count, count // 2))
-        turns = [self._cancels] * cancels + [self._others] * min(
-            self._others.count, count - cancels
-        )
-        batch = [pending for each in turns if (pending := each.pop())]
-        for pending in batch:
-            pending.queue = None
+        batch: list[PendingSubmission] = []
+        for queue, slots in ((self._cancels, cancels), (self._others, count - cancels)):
+            while slots and (pending := queue.pop()):
+                slots -= 1
+                pending.queue = None
+                batch.append(pending)
         return batch
 
     def remove(self, pending: PendingSubmission) -> None:
-        self._turns_of(pending).remove(pending.organization_id, pending)
+        self._queue_of(pending).remove(pending.organization_id, pending)
         pending.queue = None
 
-    def _turns_of(self, pending: PendingSubmission) -> FairQueue[str, PendingSubmission]:
+    def _queue_of(self, pending: PendingSubmission) -> FairQueue[str, PendingSubmission]:
         return self._cancels if pending.is_cancel else self._others
 
 

@@ -79,8 +79,8 @@ def read_rules(
     key_ids: Iterable[str],
     symbols: Iterable[str],
 ) -> Statement:
-    """Reads accounts, keys, controls and limits, with the version that they have, as rows of texts:
-    what it is, then its columns."""
+    """Reads accounts, keys, controls and limits, with the version that they have: a `RuleRow` as
+    JSON for each."""
     ids = map(array_text, (organization_ids, account_ids, key_ids))
     return Statement(_READ_RULES, (*ids, pack_array(list(symbols))))
 
@@ -97,63 +97,70 @@ _READ_VERSIONS = """
     SELECT organization_id::text, version::text, NULL FROM rule_versions
     WHERE organization_id = ANY ($1::uuid[])
 """
-# A control's row has its organization or account, and a symbol or an empty text. Switches that are
-# off are not sent.
+# Switches that are off are not sent.
 _READ_RULES = """
-    SELECT 'rules', organization_id::text, version::text, NULL, NULL, NULL, NULL, NULL
+    SELECT json_build_object('owner_id', organization_id, 'version', version::text)::text
     FROM rule_versions WHERE organization_id = ANY ($1::uuid[])
     UNION ALL
-    SELECT 'account', id::text, organization_id::text, environment, broker, disabled::text,
-           (closed_at IS NOT NULL)::text, has_credential::text
+    SELECT json_build_object('owner_id', id, 'account', json_build_object(
+        'organization_id', organization_id, 'environment', environment, 'broker', broker,
+        'disabled', disabled, 'closed', closed_at IS NOT NULL, 'has_credential', has_credential
+    ))::text
     FROM accounts WHERE id = ANY ($2::uuid[])
     UNION ALL
-    SELECT 'key', k.id::text, k.organization_id::text, k.environment, k.permissions::text,
-        g.entitlements::text,
-           (k.disabled OR g.disabled)::text, k.expires_at::text
+    SELECT json_build_object('owner_id', k.id, 'key', json_build_object(
+        'organization_id', k.organization_id, 'environment', k.environment,
+        'permissions', k.permissions, 'entitlements', g.entitlements,
+        'disabled', k.disabled OR g.disabled, 'expires_at', k.expires_at
+    ))::text
     FROM api_keys k JOIN organizations g ON g.id = k.organization_id WHERE k.id = ANY ($3::uuid[])
     UNION ALL
-    SELECT 'switch', organization_id::text, '', manual_reason, NULL, NULL, NULL, NULL
-    FROM organization_controls WHERE organization_id = ANY ($1::uuid[]) AND manually_disabled
+    SELECT json_build_object('owner_id', switch.owner_id, 'symbol', switch.symbol, 'switch',
+        json_build_object('disabled', true, 'reason', switch.manual_reason))::text
+    FROM (
+        SELECT organization_id, '', manual_reason FROM organization_controls
+        WHERE organization_id = ANY ($1::uuid[]) AND manually_disabled
+        UNION ALL
+        SELECT account_id, '', manual_reason FROM account_controls
+        WHERE account_id = ANY ($2::uuid[]) AND manually_disabled
+        UNION ALL
+        SELECT account_id, symbol, manual_reason FROM symbol_controls
+        WHERE account_id = ANY ($2::uuid[]) AND symbol = ANY (from_column($4)) AND manually_disabled
+    ) AS switch (owner_id, symbol, manual_reason)
     UNION ALL
-    SELECT 'switch', account_id::text, '', manual_reason, NULL, NULL, NULL, NULL
-    FROM account_controls WHERE account_id = ANY ($2::uuid[]) AND manually_disabled
-    UNION ALL
-    SELECT 'switch', account_id::text, symbol, manual_reason, NULL, NULL, NULL, NULL
-    FROM symbol_controls
-    WHERE account_id = ANY ($2::uuid[]) AND symbol = ANY (from_column($4)) AND manually_disabled
-    UNION ALL
-    SELECT 'window', account_id::text, symbol, trading_start::text, trading_end::text,
-        stale_order_millis::text,
-           timezone, NULL
+    SELECT json_build_object('owner_id', account_id, 'symbol', symbol, 'window', json_build_object(
+        'trading_start', trading_start, 'trading_end', trading_end,
+        'stale_order_millis', stale_order_millis, 'timezone', timezone
+    ))::text
     FROM symbol_times WHERE account_id = ANY ($2::uuid[]) AND symbol = ANY (from_column($4))
     UNION ALL
-    SELECT 'halt', organization_id::text, id::text, reason, NULL, NULL, NULL, NULL
-    FROM halts
-    WHERE scope_id = ANY ($1::uuid[]) AND resumed_at IS NULL
+    SELECT json_build_object('owner_id', scope_id, 'halt',
+        json_build_object('id', id, 'reason', reason))::text
+    FROM halts WHERE scope_id = ANY ($1::uuid[] || $2::uuid[]) AND resumed_at IS NULL
     UNION ALL
-    SELECT 'halt', account_id::text, id::text, reason, NULL, NULL, NULL, NULL
-    FROM halts
-    WHERE scope_id = ANY ($2::uuid[]) AND resumed_at IS NULL
-    UNION ALL
-    SELECT 'limit', owner_id::text, symbol, rules::text, NULL, NULL, NULL, NULL
+    SELECT json_build_object('owner_id', owner_id, 'symbol', symbol, 'limits', rules)::text
     FROM trading_limits WHERE owner_id = ANY ($1::uuid[] || $3::uuid[]) AND symbol = ''
     UNION ALL
-    SELECT 'limit', owner_id::text, symbol, rules::text, NULL, NULL, NULL, NULL
+    SELECT json_build_object('owner_id', owner_id, 'symbol', symbol, 'limits', rules)::text
     FROM trading_limits WHERE owner_id = ANY ($2::uuid[])
         AND symbol = ANY (array_prepend('', from_column($4)))
 """
 
 
 def read_earlier(keyed: Sequence[tuple[str, str]]) -> Statement:
-    """Reads the actions of the last 400 days that have these keys of these accounts."""
+    """Reads the actions of the last 400 days that have these keys of these accounts: each with an
+    `EarlierAction` as JSON."""
     sql = """
-        SELECT a.account_id, a.idempotency_key, encode(a.body_digest, 'hex'), a.intent_id, a.seq, (
-            SELECT json_agg(placed) FROM (
-                SELECT leg, order_id AS intent_id, create_seq AS seq FROM orders
-                WHERE a.action_type = 'CREATE' AND account_id = a.account_id
-                  AND parent_order_id BETWEEN a.intent_id AND a.intent_id
-                  ORDER BY parent_order_id, create_seq LIMIT 2
-            ) AS placed
+        SELECT a.account_id, a.idempotency_key, json_build_object(
+            'body_digest', encode(a.body_digest, 'hex'), 'intent_id', a.intent_id, 'seq', a.seq,
+            'legs', coalesce((
+                SELECT json_agg(placed) FROM (
+                    SELECT leg, order_id AS intent_id, create_seq AS seq FROM orders
+                    WHERE a.action_type = 'CREATE' AND account_id = a.account_id
+                      AND parent_order_id BETWEEN a.intent_id AND a.intent_id
+                      ORDER BY parent_order_id, create_seq LIMIT 2
+                ) AS placed
+            ), '[]')
         )::text
         FROM unnest(from_column($1)::uuid[], from_column($2)) AS wanted (account_id, key)
         CROSS JOIN LATERAL (

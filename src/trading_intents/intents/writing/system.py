@@ -27,17 +27,16 @@ class PlatformActions:
 
     def __init__(self, dependencies: BatchDependencies, signals: Signals) -> None:
         self._signals = signals
-        pipelines = (
-            dependencies.pipeline,
-            *(dependencies.pipeline.another() for _ in range(1, MAX_CONNECTIONS)),
-        )
+        pipelines = [dependencies.pipeline]
+        while len(pipelines) < MAX_CONNECTIONS:
+            pipelines.append(dependencies.pipeline.another())
         self._dependencies = [
             replace(dependencies, pipeline=pipeline, rules=RulesCache()) for pipeline in pipelines
         ]
         self._free: asyncio.LifoQueue[BatchDependencies] = asyncio.LifoQueue()
         for each in reversed(self._dependencies):
             self._free.put_nowait(each)
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by account
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by account
 
     async def cancel(
         self,
@@ -67,7 +66,7 @@ class PlatformActions:
     async def append(self, submissions: Sequence[Submission]) -> list[Receipt | PlatformError]:
         """Records commands of one account by the SYSTEM in one transaction. Unavailable: nothing
         was recorded. OutcomeUnknown: perhaps they were."""
-        async with self._turns.setdefault(submissions[0].account_id, asyncio.Lock()):
+        async with self._locks.setdefault(submissions[0].account_id, asyncio.Lock()):
             dependencies = await self._free.get()
             try:
                 result = await run_batch(dependencies, submissions, WAIT)

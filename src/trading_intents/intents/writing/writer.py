@@ -21,8 +21,8 @@ from trading_intents.intents.writing import statements
 from trading_intents.intents.writing.batch import (
     BatchResult,
     CommitLost,
-    Outcome,
     Receipt,
+    SubmitOutcome,
     run_batch,
     wait_for_budgets,
 )
@@ -42,7 +42,7 @@ from trading_intents.telemetry import Log, Metrics, make_series
 MAX_BATCH = 96
 SMALL_BATCH = 16
 ANSWER_SECONDS = 0.02  # at the latest, after the commit
-SETTLE_SECONDS = 3.0  # after the COMMIT was sent
+RESOLVE_SECONDS = 3.0  # after the COMMIT was sent
 MAX_LOST_COMMITS = 3  # so that a batch whose commit crashes the server does not crash it for ever
 # How many batches may pass over a locked account; then its commands wait for the lock.
 MAX_SKIPS = 1
@@ -72,12 +72,14 @@ class Writer:
         )
         self._wakeup = asyncio.Event()
         self._last_waiting = 0  # how many commands waited when the last batch was taken
-        self._unanswered: list[tuple[Sequence[PendingSubmission], Sequence[Outcome | None]]] = []
+        self._unanswered: list[
+            tuple[Sequence[PendingSubmission], Sequence[SubmitOutcome | None]]
+        ] = []
         self._tasks: set[asyncio.Task[None]] = set()
         make_series(metrics.intents_refused, {error.code for error in wire_errors()})
 
     def enqueue(
-        self, submission: Submission, answer: Callable[[Outcome], None]
+        self, submission: Submission, answer: Callable[[SubmitOutcome], None]
     ) -> PendingSubmission:
         """Calls `answer` once, when the command is committed or refused. Unavailable: the queue is
         full."""
@@ -88,9 +90,9 @@ class Writer:
 
     async def submit(self, submission: Submission) -> Receipt:
         """Like `enqueue`, but waits for the answer; a refusal is raised."""
-        answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        answered: asyncio.Future[SubmitOutcome] = asyncio.get_running_loop().create_future()
 
-        def answer(outcome: Outcome) -> None:
+        def answer(outcome: SubmitOutcome) -> None:
             if not answered.done():
                 answered.set_result(outcome)
 
@@ -154,7 +156,9 @@ class Writer:
             self._lock_waits.add(first, batch)
             return
         for half in ([first, *others[1::2]], others[::2]):
-            part = [pending for organization_id in half for pending in groups[organization_id]]
+            part = list[PendingSubmission]()
+            for organization_id in half:
+                part += groups[organization_id]
             try:
                 self._put_back_skipped(
                     await self._attempt(self._dependencies, part, statements.SKIP_AT_ONCE)
@@ -207,7 +211,7 @@ class Writer:
         try:
             result = await run_batch(dependencies, submissions, locking, *ours)
         except CommitLost as lost:
-            self._start(self._settle(batch, lost.result))
+            self._start(self._resolve(batch, lost.result))
             return []
         except PlatformError as error:
             # Those in the queue need the same database.
@@ -298,7 +302,7 @@ class Writer:
             self._answer(batch, outcomes)
 
     def _answer(
-        self, batch: Sequence[PendingSubmission], outcomes: Sequence[Outcome | None]
+        self, batch: Sequence[PendingSubmission], outcomes: Sequence[SubmitOutcome | None]
     ) -> None:
         for pending, outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, PlatformError):
@@ -310,18 +314,18 @@ class Writer:
         for pending in batch:
             self._reply(pending, error)
 
-    def _reply(self, pending: PendingSubmission, outcome: Outcome) -> None:
+    def _reply(self, pending: PendingSubmission, outcome: SubmitOutcome) -> None:
         """Logs an answer that cannot be given, so that the others of its batch still get theirs."""
         try:
             pending.reply(outcome)
         except Exception as error:
             self._log.error("answer failed", exc_info=error)
 
-    async def _settle(self, batch: list[PendingSubmission], result: BatchResult) -> None:
+    async def _resolve(self, batch: list[PendingSubmission], result: BatchResult) -> None:
         """Asks the server how the commit ended, beside the queue. An aborted batch is written
         again; OutcomeUnknown if there is no reply in time."""
         proof = store.find_action(result.appended) if result.appended else None
-        left_seconds = SETTLE_SECONDS - (self._clock.monotonic() - result.decided_seconds)
+        left_seconds = RESOLVE_SECONDS - (self._clock.monotonic() - result.decided_seconds)
         organizations = list({UUID(pending.organization_id) for pending in batch})
         match await has_committed(
             pool=self._pool,

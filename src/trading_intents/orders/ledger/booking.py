@@ -5,15 +5,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import partial
+from typing import Any
 
 from msgspec.structs import replace
 
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.ids import IdText, id_text, named_id
-from trading_intents.orders.executions import TradeFlag
+from trading_intents.orders.executions import TradeFlag, TradeView
 from trading_intents.orders.facts import Fact, client_order_id, is_conflict
 from trading_intents.orders.linked import OrderInputs, derive_group, uncovered
 from trading_intents.orders.model import (
+    FINAL_STATUSES,
     OrderFlag,
     OrderState,
     OrderTerms,
@@ -23,7 +25,6 @@ from trading_intents.orders.model import (
     ShownOrder,
     carry_flags,
     is_acknowledged,
-    state_of,
     with_flag,
 )
 from trading_intents.orders.positions import (
@@ -51,7 +52,15 @@ BROKER_KINDS = frozenset(kind.value for kind in EventKind)  # kinds of facts tha
 UNCOVERED_TIME = timedelta(seconds=5)  # after which a final entry without enough exits is flagged
 
 
-class TradeChange(FrozenStruct, frozen=True):
+class Arrivals(FrozenStruct):
+    """New facts of one recording: their keys, and by key the numbers of the events among them."""
+
+    keys: Collection[str]
+    numbers: Mapping[str, int]
+    now: datetime
+
+
+class TradeChange(FrozenStruct):
     order: OrderRow  # as it is now
     before: TradeRow | None
     after: TradeRow
@@ -89,7 +98,7 @@ def _booking_numbers(trade: TradeRow) -> tuple[object, ...]:
     return trade.quantity, trade.price, trade.fee, trade.broker_sent_at
 
 
-class ExposureChange(FrozenStruct, frozen=True, kw_only=True):
+class ExposureChange(FrozenStruct, kw_only=True):
     """The change that a group of linked orders, or one order, makes to the sums of a symbol's open
     orders."""
 
@@ -101,7 +110,7 @@ class ExposureChange(FrozenStruct, frozen=True, kw_only=True):
     open_sell: Decimal
 
 
-class SettledOrder(FrozenStruct, frozen=True, kw_only=True):
+class DerivedOrder(FrozenStruct, kw_only=True):
     """An order after its new facts."""
 
     row: OrderRow
@@ -119,89 +128,77 @@ class SettledOrder(FrozenStruct, frozen=True, kw_only=True):
 def history_of(history: OrderHistory, bust_reopens: bool = True) -> OrderInputs:
     """The commands that were asked of the broker, and the facts that answer them; any attempt's
     answers a CANCEL."""
-    ids = {action.seq: client_order_id(action.action_id) for action in history.actions}
-    versions = tuple(
-        OrderVersion(seq=action.seq, client_order_id=ids[action.seq], **terms_of(action.record))
-        for action in history.actions
-        if action.action_type is not ActionType.CANCEL
-    )
-    cancels = tuple(
-        ids[action.seq] for action in history.actions if action.action_type is ActionType.CANCEL
-    )
+    ids: dict[int, str] = {}
+    versions = []
+    cancels = []
+    for action in history.actions:
+        name = ids[action.seq] = client_order_id(action.action_id)
+        if action.action_type is ActionType.CANCEL:
+            cancels.append(name)
+        else:
+            terms = terms_of(action.record)
+            versions.append(OrderVersion(seq=action.seq, client_order_id=name, **terms))
     replacing = versions[-1].client_order_id if len(versions) > 1 else None
     attempts = {each.client_order_id: ids[each.seq] for each in history.commands} if cancels else {}
-    facts = [
-        replace(fact, client_order_id=attempts[fact.client_order_id])
-        if fact.client_order_id in attempts
-        else fact
-        for fact in history.facts
-    ]
-    terms = OrderTerms(
+    facts = []
+    for fact in history.facts:
+        command = attempts.get(fact.client_order_id or "", fact.client_order_id)
+        is_same = command == fact.client_order_id
+        facts.append(fact if is_same else replace(fact, client_order_id=command))
+    order_terms = OrderTerms(
         order_id=history.row.order_id,
-        versions=versions,
+        versions=tuple(versions),
         bust_reopens=bust_reopens,
         leg=history.row.leg,
     )
-    return OrderInputs(terms, facts, PendingCommands(cancels, replacing))
+    return OrderInputs(order_terms, facts, PendingCommands(tuple(cancels), replacing))
 
 
-def settle(
-    group: Sequence[OrderHistory],
-    new: Collection[str],
-    numbers: Mapping[str, int],
-    now: datetime,
-    bust_reopens: bool,
-) -> list[SettledOrder]:
-    """Settles an order, or an entry and then its legs. `new` are the keys of new facts; `numbers`
-    gives each event's number in the batch."""
+def derive_orders(
+    group: Sequence[OrderHistory], arrivals: Arrivals, bust_reopens: bool
+) -> list[DerivedOrder]:
+    """An order, or an entry and then its legs."""
     inputs = [history_of(history, bust_reopens) for history in group]
-    views = [
-        carry_flags(_shown(each.row), view)
-        for each, view in zip(group, derive_group(inputs), strict=True)
-    ]
-    uncovered_since = group[0].row.uncovered_since or now if uncovered(views) else None
-    if uncovered_since and now - uncovered_since >= UNCOVERED_TIME:
+    views = derive_group(inputs)
+    for index, history in enumerate(group):
+        views[index] = carry_flags(_shown(history.row), views[index])
+    uncovered_since = group[0].row.uncovered_since or arrivals.now if uncovered(views) else None
+    if uncovered_since and arrivals.now - uncovered_since >= UNCOVERED_TIME:
         views[0] = with_flag(views[0], OrderFlag.UNPROTECTED)
     if OrderFlag.UNPROTECTED in views[0].flags:
         uncovered_since = None
-    settled = []
-    for history, (terms, _, _), view in zip(group, inputs, views, strict=True):
-        row = history.row
-        after, visible = _row_after(
-            history=history,
-            terms=terms,
-            view=view,
-            new=new,
-            now=now,
-            uncovered_since=uncovered_since if row.leg is None else None,
-        )
-        changes = _trade_changes(
-            history=history, terms=terms, view=view, order=after, numbers=numbers, now=now
-        )
-        was_open = row.finished_at is None and OrderFlag.RESURRECTED in row.flags
-        resurrected = (
-            OrderFlag.RESURRECTED in view.flags and view.state is OrderState.OPEN and not was_open
-        )
-        conflicts = tuple(
-            fact for fact in history.facts if fact.key in new and is_conflict(fact, history.facts)
-        )
-        entries = _entries(history, view, changes, new, now)
-        unprotected = OrderFlag.UNPROTECTED in set(view.flags) - set(row.flags)
-        settled.append(
-            SettledOrder(
-                row=after,
-                view=view,
-                written=after != row,
-                visible=visible,
-                resurrected=resurrected,
-                trades=changes,
-                entries=entries,
-                conflicts=conflicts,
-                is_newly_unprotected=unprotected,
-            )
-        )
-    settled[0] = replace(settled[0], exposure=_exposure_change(group, settled))
-    return settled
+    derived = []
+    for history, each, view in zip(group, inputs, views, strict=True):
+        since = uncovered_since if history.row.leg is None else None
+        derived.append(_derived_order(history, each.terms, view, arrivals, since))
+    derived[0] = replace(derived[0], exposure=_exposure_change(group, derived))
+    return derived
+
+
+def _derived_order(
+    history: OrderHistory,
+    terms: OrderTerms,
+    view: OrderView,
+    arrivals: Arrivals,
+    uncovered_since: datetime | None,
+) -> DerivedOrder:
+    row = history.row
+    after, visible = _row_after(history, terms, view, arrivals, uncovered_since)
+    changes = _trade_changes(history, terms, view, after, arrivals)
+    was_open = row.finished_at is None and OrderFlag.RESURRECTED in row.flags
+    is_open = OrderFlag.RESURRECTED in view.flags and view.state is OrderState.OPEN
+    new = [fact for fact in history.facts if fact.key in arrivals.keys]
+    return DerivedOrder(
+        row=after,
+        view=view,
+        written=after != row,
+        visible=visible,
+        resurrected=is_open and not was_open,
+        trades=changes,
+        entries=_entries(history, view, changes, arrivals),
+        conflicts=tuple(fact for fact in new if is_conflict(fact, history.facts)),
+        is_newly_unprotected=OrderFlag.UNPROTECTED in set(view.flags) - set(row.flags),
+    )
 
 
 def _shown(row: OrderRow) -> ShownOrder:
@@ -217,14 +214,14 @@ def _row_after(
     history: OrderHistory,
     terms: OrderTerms,
     view: OrderView,
-    new: Collection[str],
-    now: datetime,
+    arrivals: Arrivals,
     uncovered_since: datetime | None,
 ) -> tuple[OrderRow, bool]:
     """The order's row, and whether a reader sees a change."""
     row = history.row
+    now = arrivals.now
     confirmed = view.confirmed
-    if state_of(row.order_status) is not OrderState.OPEN and not view.flags:
+    if row.order_status in FINAL_STATUSES and not view.flags:
         # Final, and without a flag: only the broker's id may still become known.
         shown = replace(row, external_order_id=row.external_order_id or view.broker_order_id)
     else:
@@ -255,54 +252,31 @@ def _row_after(
     if after == row:
         return row, False
     visible = shown != row
-    is_broker_news = any(fact.kind in BROKER_KINDS for fact in history.facts if fact.key in new)
-    return replace(
+    new_kinds = {fact.kind for fact in history.facts if fact.key in arrivals.keys}
+    after = replace(
         after,
-        received_at=now if is_broker_news else row.received_at,
+        received_at=row.received_at if new_kinds.isdisjoint(BROKER_KINDS) else now,
         updated_at=now if visible else row.updated_at,
         version=row.version + visible,
-    ), visible
+    )
+    return after, visible
 
 
 def _trade_changes(
-    history: OrderHistory,
-    terms: OrderTerms,
-    view: OrderView,
-    order: OrderRow,
-    numbers: Mapping[str, int],
-    now: datetime,
+    history: OrderHistory, terms: OrderTerms, view: OrderView, order: OrderRow, arrivals: Arrivals
 ) -> tuple[TradeChange, ...]:
     known = {trade.exec_id: trade for trade in history.trades}
-    seqs = {version.client_order_id: version.seq for version in terms.versions}
-    arrived = {fact.exec_id: numbers[fact.key] for fact in history.facts if fact.key in numbers}
+    arrived: dict[str | None, int] = {}
+    for fact in history.facts:
+        if fact.key in arrivals.numbers:
+            arrived[fact.exec_id] = arrivals.numbers[fact.key]
     first = min(arrived.values(), default=0)
+    versions = {version.client_order_id: version for version in terms.versions}
     changes = []
     for trade in view.trades:
         before = known.pop(trade.exec_id, None)
-        after = TradeRow(
-            trade_id=before.trade_id
-            if before
-            else id_text(named_id(now, f"{terms.order_id}/{trade.exec_id}")),
-            booking=before.booking if before else 0,
-            seq=before.seq if before else 0,
-            account_id=order.account_id,
-            organization_id=order.organization_id,
-            order_id=order.order_id,
-            symbol=order.symbol,
-            side=order.order_side,
-            client_reference_id=order.client_reference_id,
-            exec_id=trade.exec_id,
-            quantity=trade.quantity,
-            price=trade.price,
-            fee=trade.fee,
-            cumulative_quantity=trade.cumulative_quantity,
-            leaves_quantity=trade.leaves_quantity,
-            client_order_id=trade.client_order_id or terms.versions[0].client_order_id,
-            command_seq=seqs.get(trade.client_order_id or "", terms.versions[0].seq),
-            flags=tuple(flag.value for flag in trade.flags),
-            broker_sent_at=trade.venue_time,
-            received_at=before.received_at if before else now,
-        )
+        version = versions.get(trade.client_order_id or "", terms.versions[0])
+        after = _trade_row(order, version, trade, before, arrivals.now)
         if after != before:
             changes.append(TradeChange(order, before, after, arrived.get(trade.exec_id, first)))
     for removed in known.values():
@@ -313,49 +287,73 @@ def _trade_changes(
     return tuple(changes)
 
 
-def _entries(
-    history: OrderHistory,
-    view: OrderView,
-    changes: Sequence[TradeChange],
-    new: Collection[str],
+def _trade_row(
+    order: OrderRow,
+    version: OrderVersion,
+    trade: TradeView,
+    before: TradeRow | None,
     now: datetime,
+) -> TradeRow:
+    present: dict[str, Any] = {
+        "quantity": trade.quantity,
+        "price": trade.price,
+        "fee": trade.fee,
+        "cumulative_quantity": trade.cumulative_quantity,
+        "leaves_quantity": trade.leaves_quantity,
+        "client_order_id": trade.client_order_id or version.client_order_id,
+        "command_seq": version.seq,
+        "flags": tuple(flag.value for flag in trade.flags),
+        "broker_sent_at": trade.venue_time,
+    }
+    if before:
+        return replace(before, **present)
+    return TradeRow(
+        trade_id=id_text(named_id(now, f"{order.order_id}/{trade.exec_id}")),
+        account_id=order.account_id,
+        organization_id=order.organization_id,
+        order_id=order.order_id,
+        symbol=order.symbol,
+        side=order.order_side,
+        client_reference_id=order.client_reference_id,
+        exec_id=trade.exec_id,
+        received_at=now,
+        **present,
+    )
+
+
+def _entries(
+    history: OrderHistory, view: OrderView, changes: Sequence[TradeChange], arrivals: Arrivals
 ) -> tuple[StatsEntry, ...]:
     row = history.row
     of_account = partial(StatsEntry, account_id=row.account_id, organization_id=row.organization_id)
     entries = []
     if row.order_status is not view.status:
-        moves = ((row.order_status, Decimal(-1)), (view.status, Decimal(1)))
-        finished = (
-            (status, amount) for status, amount in moves if state_of(status) is not OrderState.OPEN
-        )
-        for status, amount in finished:
-            entries.append(
-                of_account(at=row.created_at, measure=Measure.FINISHED, key=status, amount=amount)
-            )
+        finished = partial(of_account, at=row.created_at, measure=Measure.FINISHED)
+        if row.order_status in FINAL_STATUSES:
+            entries.append(finished(key=row.order_status, amount=Decimal(-1)))
+        if view.status in FINAL_STATUSES:
+            entries.append(finished(key=view.status))
     for change in changes:
         quantity, value = change.growth()
         if quantity or value:
-            filled = partial(of_account, at=now, key=row.symbol)
+            filled = partial(of_account, at=arrivals.now, key=row.symbol)
             entries.append(filled(measure=Measure.FILLED_QUANTITY, amount=quantity))
             entries.append(filled(measure=Measure.FILLED_NOTIONAL, amount=value))
-    sent_at = next(
-        (each.sent_at for each in history.commands if each.action_type is ActionType.CREATE), None
-    )
-    known = (fact for fact in history.facts if fact.key not in new)
-    if sent_at and view.acknowledged and not is_acknowledged(known):
-        millis = max(int((now - sent_at).total_seconds() * 1000), 0)
-        entries.append(of_account(at=now, measure=Measure.ACK_MILLIS, key=ack_key(millis)))
+    known = [fact for fact in history.facts if fact.key not in arrivals.keys]
+    if view.acknowledged and not is_acknowledged(known):
+        for command in history.commands:
+            if command.action_type is ActionType.CREATE and command.sent_at:
+                millis = max(int((arrivals.now - command.sent_at).total_seconds() * 1000), 0)
+                measured = partial(of_account, at=arrivals.now, measure=Measure.ACK_MILLIS)
+                entries.append(measured(key=ack_key(millis)))
     return tuple(entries)
 
 
 def _exposure_change(
-    group: Sequence[OrderHistory], settled: Sequence[SettledOrder]
+    group: Sequence[OrderHistory], derived: Sequence[DerivedOrder]
 ) -> ExposureChange | None:
-    quantities = [
-        {action.seq: action.record.quantity for action in history.actions} for history in group
-    ]
-    before = open_sums(_summed([history.row for history in group], quantities))
-    after = open_sums(_summed([each.row for each in settled], quantities))
+    before = open_sums(_summed(group, [history.row for history in group]))
+    after = open_sums(_summed(group, [order.row for order in derived]))
     if before == after:
         return None
     row = group[0].row
@@ -369,19 +367,19 @@ def _exposure_change(
     )
 
 
-def _summed(
-    rows: Sequence[OrderRow], quantities: Sequence[Mapping[int, Decimal]]
-) -> Iterator[SummedOrder]:
-    """The open ones of a group. `quantities` are those of each one's commands, by seq."""
-    for row, asked in zip(rows, quantities, strict=True):
+def _summed(group: Sequence[OrderHistory], rows: Sequence[OrderRow]) -> Iterator[SummedOrder]:
+    """The open ones of a group, as their rows say."""
+    for history, row in zip(group, rows, strict=True):
         if row.finished_at is None:
-            unfilled = open_quantity(
-                row.quantity, asked.get(row.pending_replace_seq or 0), row.filled_quantity
-            )
+            replacing = None
+            for action in history.actions:
+                if action.seq == row.pending_replace_seq:
+                    replacing = action.record.quantity
+            unfilled = open_quantity(row.quantity, replacing, row.filled_quantity)
             yield SummedOrder(rows[0].order_id, row.order_side, unfilled, row.active)
 
 
-class PositionChange(FrozenStruct, frozen=True):
+class PositionChange(FrozenStruct):
     row: PositionRow  # as it is now
     is_new: bool
     visible: bool  # whether a reader sees it changed
@@ -391,11 +389,14 @@ class PositionChange(FrozenStruct, frozen=True):
 def position_change(
     before: PositionRow, after: PositionRow, is_new: bool, now: datetime
 ) -> PositionChange:
-    report = {
-        name: getattr(after, name)
-        for name in ("broker_quantity", "broker_key", "broker_sent_at", "differs")
-    }
-    visible = after != replace(before, **report)
+    reported = replace(
+        before,
+        broker_quantity=after.broker_quantity,
+        broker_key=after.broker_key,
+        broker_sent_at=after.broker_sent_at,
+        differs=after.differs,
+    )
+    visible = after != reported
     is_reported = (before.broker_quantity, before.differs) != (after.broker_quantity, after.differs)
     row = replace(after, received_at=now) if visible or is_reported else after
     return PositionChange(row, is_new, visible, after.differs and is_reported)
@@ -408,9 +409,9 @@ def book_trades(row: PositionRow, bookings: Iterable[Booking]) -> PositionRow:
 def with_difference(row: PositionRow) -> PositionRow:
     """Updates the difference: a fill that the broker's report counted already ends it, a later fill
     makes none."""
-    return (
-        replace(row, differs=False) if row.differs and row.quantity == row.broker_quantity else row
-    )
+    if row.differs and row.quantity == row.broker_quantity:
+        return replace(row, differs=False)
+    return row
 
 
 def book_event(row: PositionRow, event: BrokerEvent, now: datetime) -> PositionRow:

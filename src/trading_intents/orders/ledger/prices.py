@@ -21,24 +21,23 @@ def reported_prices(
     """A corrected trade sets its price again, at its own time; a fill that we only infer sets
     none."""
     environment = account_ref.environment
-    trades = (change.after for change in changes if change.is_published)
-    quotes = (
-        (e.symbol, e.price, min(e.venue_time or now, now)) for e in reports if e.symbol and e.price
-    )
-    return (
-        *(
-            ReferencePrice(
-                Symbol(trade.symbol), environment, trade.price, PriceSource.TRADE, trade.at
+    found = []
+    for change in changes:
+        trade = change.after
+        is_priced = trade.quantity and trade.price > 0 and TradeFlag.GAP not in trade.flags
+        if is_priced and change.is_published:
+            found.append(
+                ReferencePrice(
+                    Symbol(trade.symbol), environment, trade.price, PriceSource.TRADE, trade.at
+                )
             )
-            for trade in trades
-            if trade.quantity and trade.price > 0 and TradeFlag.GAP not in trade.flags
-        ),
-        *(
-            ReferencePrice(symbol, environment, p, PriceSource.QUOTE, at)
-            for symbol, p, at in quotes
-            if p > 0
-        ),
-    )
+    for event in reports:
+        if event.symbol and event.price and event.price > 0:
+            at = min(event.venue_time or now, now)
+            found.append(
+                ReferencePrice(event.symbol, environment, event.price, PriceSource.QUOTE, at)
+            )
+    return tuple(found)
 
 
 def newest_prices(

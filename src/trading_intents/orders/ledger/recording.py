@@ -1,10 +1,10 @@
-"""Turns broker events and the platform's own facts into orders, trades, positions and stream
-events, in the caller's transaction. Never talks to a broker; orders/model.py decides what an order
-is."""
+"""Records broker events and the platform's own facts as orders, trades, positions and events of
+the stream, in the caller's transaction. Never talks to a broker, nor decides what an order is."""
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence, Sized
 from datetime import datetime, timedelta
+from typing import TypeVar
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -16,15 +16,39 @@ from trading_intents.ids import IdText
 from trading_intents.loops import Pacer
 from trading_intents.orders.events import day_of, order_event, position_event, trade_event
 from trading_intents.orders.facts import LONG_AGO, CommandKind, Fact, FactKind, outcome_kind
-from trading_intents.orders.ledger import booking, matching
 from trading_intents.orders.ledger import store as ledger
 from trading_intents.orders.ledger import writes as written
+from trading_intents.orders.ledger.booking import (
+    Arrivals,
+    DerivedOrder,
+    PositionChange,
+    TradeChange,
+    book_event,
+    book_trades,
+    derive_orders,
+    position_change,
+    was_held,
+    with_difference,
+)
+from trading_intents.orders.ledger.matching import (
+    AccountRecording,
+    AccountRef,
+    LedgerIndex,
+    NewFacts,
+    PlatformFact,
+    PreparedRecording,
+    account_balance,
+    concerned_names,
+    find_new_facts,
+    prepare,
+)
 from trading_intents.orders.ledger.prices import newest_prices, reported_prices
 from trading_intents.orders.ledger.store import AccountName, parse_ledger, read_ledger
 from trading_intents.orders.positions import PositionRow, from_trades, reopen, take_fee
 from trading_intents.prices import store as prices_store
 from trading_intents.prices.model import ReferencePrice
 from trading_intents.stats import store as stats_store
+from trading_intents.stats.model import StatsEntry
 from trading_intents.storage.grouped import StatementRunner
 from trading_intents.storage.pipeline import Reply, Statement
 from trading_intents.stream import log as stream_log
@@ -35,18 +59,21 @@ REBOOK_PAGE = 1_000
 # A snapshot takes up to 10 s, and commands and the stream go on meanwhile.
 REPORT_AGE = timedelta(seconds=15)
 MAX_OVERTAKING_FILLS = 20_000  # in REPORT_AGE
+Rows = TypeVar("Rows", bound=Sized)
+# What changes a position, with the number of its event.
+Step = tuple[int, TradeChange | BrokerEvent]
 
 
-class RecordedAccount(FrozenStruct, frozen=True, kw_only=True):
+class RecordedAccount(FrozenStruct, kw_only=True):
     """The result of a recording: orders with a new fact, or that were locked beside."""
 
-    account_ref: matching.AccountRef
-    new_facts: matching.NewFacts
-    orders: Mapping[IdText, booking.SettledOrder]
+    account_ref: AccountRef
+    new_facts: NewFacts
+    orders: Mapping[IdText, DerivedOrder]
     # Open again, though they had ended, and entries of such legs: they are looked up.
     resurrected: tuple[UUID, ...]
-    trades: Sequence[booking.TradeChange]  # as they are booked
-    positions: Sequence[booking.PositionChange]
+    trades: Sequence[TradeChange]  # as they are booked
+    positions: Sequence[PositionChange]
     # To be published, with the trade that each reports.
     events: Sequence[tuple[Event, IdText | None]]
     cancelled: frozenset[IdText]  # of those that were locked beside: a CANCEL was asked for
@@ -59,7 +86,7 @@ class RecordedAccount(FrozenStruct, frozen=True, kw_only=True):
 
 def answer_facts(
     order_id: UUID, command: CommandKind, client_order_id: str, result: CommandResult
-) -> tuple[matching.PlatformFact, ...]:
+) -> tuple[PlatformFact, ...]:
     """The fact of a command's outcome itself, if it has one. Its updates are events, which `record`
     takes beside it."""
     kind = outcome_kind(command, result)
@@ -68,7 +95,7 @@ def answer_facts(
     has_reason = kind not in (FactKind.ACCEPTED, FactKind.CANCEL_REJECTED)
     reason = result.code or result.message if has_reason else None
     return (
-        matching.PlatformFact(
+        PlatformFact(
             order_id=order_id,
             kind=kind,
             client_order_id=client_order_id,
@@ -81,7 +108,7 @@ def answer_facts(
 
 async def record(
     tx: StatementRunner,
-    recordings: Sequence[matching.AccountRecording],
+    recordings: Sequence[AccountRecording],
     also: Sequence[Statement] = (),
     before: Sequence[Statement] = (),
 ) -> tuple[list[RecordedAccount], list[Reply]]:
@@ -91,179 +118,168 @@ async def record(
 
     `write_statements` are to be run next, `publish_statements` last before the commit.
     """
-    prepared = [matching.prepare(each) for each in recordings]
-    reads = read_ledger(matching.concerned_names(prepared))
-    replies = (await tx.run([*before, *reads, *also]))[len(before) :]
+    prepared = [prepare(each) for each in recordings]
+    reads = read_ledger(concerned_names(prepared))
+    replies = await tx.run([*before, *reads, *also])
+    replies = replies[len(before) :]
     count = len(reads)
-    index = matching.LedgerIndex(parse_ledger(replies[:count]))
+    index = LedgerIndex(parse_ledger(replies[:count]))
     pacer = Pacer()
     return [await _book(tx, each, index, pacer) for each in prepared], replies[count:]
 
 
 async def _book(
     tx: StatementRunner,
-    prepared: matching.PreparedRecording,
-    index: matching.LedgerIndex,
+    prepared: PreparedRecording,
+    index: LedgerIndex,
     pacer: Pacer,
 ) -> RecordedAccount:
     account_ref = prepared.account_ref
-    new_facts = matching.find_new_facts(prepared, index)
-    settled = await _settle(prepared, new_facts, index, pacer)
-    changes = sorted(
-        (change for each in settled for change in each.trades),
-        key=lambda change: change.event_number,
-    )
-    reports = [
-        (number, event)
-        for number, event in enumerate(prepared.events)
-        if event.kind is EventKind.POSITION
-    ]
-    fees = [
-        (number, prepared.events[number])
-        for number, fact in prepared.event_facts.items()
-        if fact.kind is FactKind.FEE
-        and fact.key in new_facts.facts
-        and new_facts.numbers[fact.key] == number
-    ]
-    positions = await _book_positions(tx, account_ref, index, changes, [*reports, *fees])
-    balance = matching.account_balance(account_ref, prepared.balance, index.now)
+    new_facts = find_new_facts(prepared, index)
+    derived = await _derive_groups(prepared, new_facts, index, pacer)
+    changes: list[TradeChange] = []
+    conflicts = list(new_facts.conflicts)
+    resurrected = set()
+    for order in derived:
+        if order.resurrected:
+            order_id = order.row.order_id
+            resurrected |= {order_id, index.entry_of(order_id)}
+        changes += order.trades
+        for fact in order.conflicts:
+            conflicts.append((fact, order.row.order_id))
+    changes.sort(key=lambda change: change.event_number)
+    steps = _steps_by_symbol(prepared, new_facts, changes)
+    positions = await _book_positions(tx, account_ref, index, steps)
+    balance = account_balance(account_ref, prepared.balance, index.now)
+    events = await _collect_events(account_ref, derived, positions, index.now, pacer)
+    if balance:
+        events.append((balance_event(balance), None))
+    reports = [event for event in prepared.events if event.kind is EventKind.POSITION]
     return RecordedAccount(
         account_ref=account_ref,
         new_facts=new_facts,
-        orders={each.row.order_id: each for each in settled},
-        resurrected=tuple(dict.fromkeys(map(UUID, _resurrected(settled)))),
+        orders={order.row.order_id: order for order in derived},
+        resurrected=tuple(map(UUID, sorted(resurrected))),
         trades=changes,
         positions=positions,
-        events=await _collect_events(
-            account_ref=account_ref,
-            settled=settled,
-            positions=positions,
-            balance=balance,
-            now=index.now,
-            pacer=pacer,
-        ),
+        events=events,
         cancelled=frozenset(
             each for each in prepared.also_locked if index.histories[each].row.cancel_requested
         ),
         left_out=prepared.left_out,
-        prices=reported_prices(account_ref, changes, (event for _, event in reports), index.now),
+        prices=reported_prices(account_ref, changes, reports, index.now),
         balance=balance,
-        conflicts=(
-            *new_facts.conflicts,
-            *((fact, each.row.order_id) for each in settled for fact in each.conflicts),
-        ),
+        conflicts=tuple(conflicts),
     )
-
-
-def _resurrected(settled: Sequence[booking.SettledOrder]) -> Iterator[IdText]:
-    for each in settled:
-        if each.resurrected:
-            yield each.row.order_id
-            if each.row.parent_order_id:
-                yield each.row.parent_order_id
 
 
 def write_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
     """Writes facts, the commands' broker ids, orders, positions and balances of all accounts."""
-    facts: list[tuple[IdText, IdText, IdText | None, Fact]] = []
+    facts = []
     matched: dict[AccountName, IdText] = {}
     named: dict[AccountName, str] = {}
+    orders = []
+    new_positions: list[PositionRow] = []
+    positions: list[PositionRow] = []
+    balances = []
     for each in recorded:
         account_id, organization_id = each.account_ref.id_texts
-        new = each.new_facts
-        facts += [
-            (account_id, organization_id, order_id, fact) for fact, order_id in new.facts.values()
-        ]
-        matched |= {AccountName(account_id, key): owner for key, (_, owner) in new.adopted.items()}
-        named |= {
-            AccountName(account_id, client_id): broker_id
-            for client_id, broker_id in new.named.items()
-        }
-    orders = [order.row for each in recorded for order in each.orders.values() if order.written]
-    positions = [change for each in recorded for change in each.positions]
-    balances = [each.balance for each in recorded if each.balance]
-    return [
-        *([written.insert_facts(facts)] if facts else ()),
-        *([written.match_facts(matched)] if matched else ()),
-        *([written.name_commands(named)] if named else ()),
-        *([written.write_orders(orders)] if orders else ()),
-        *(
-            [written.insert_positions(made)]
-            if (made := [each.row for each in positions if each.is_new])
-            else ()
-        ),
-        *(
-            [written.write_positions(kept)]
-            if (kept := [each.row for each in positions if not each.is_new])
-            else ()
-        ),
-        *([balances_store.write_balances(balances)] if balances else ()),
-    ]
+        for fact, order_id in each.new_facts.facts.values():
+            facts.append((account_id, organization_id, order_id, fact))
+        for key, (_, owner_id) in each.new_facts.adopted.items():
+            matched[AccountName(account_id, key)] = owner_id
+        for client_id, broker_id in each.new_facts.named.items():
+            named[AccountName(account_id, client_id)] = broker_id
+        for order in each.orders.values():
+            if order.written:
+                orders.append(order.row)
+        for change in each.positions:
+            (new_positions if change.is_new else positions).append(change.row)
+        if each.balance:
+            balances.append(each.balance)
+    statements: list[Statement] = []
+    _write(statements, written.insert_facts, facts)
+    _write(statements, written.match_facts, matched)
+    _write(statements, written.name_commands, named)
+    _write(statements, written.write_orders, orders)
+    _write(statements, written.insert_positions, new_positions)
+    _write(statements, written.write_positions, positions)
+    _write(statements, balances_store.write_balances, balances)
+    return statements
+
+
+def _write(statements: list[Statement], write: Callable[[Rows], Statement], rows: Rows) -> None:
+    """Appends the statement that writes these rows, if there are any."""
+    if rows:
+        statements.append(write(rows))
 
 
 def publish_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
     """The last statements before the commit: stats, reference prices and exposures, then the
     organizations' stream heads, and the trades by their seqs."""
-    orders = [order for each in recorded for order in each.orders.values()]
-    entries = [entry for order in orders for entry in order.entries]
-    prices = newest_prices((each.account_ref, price) for each in recorded for price in each.prices)
-    exposures = [order.exposure for order in orders if order.exposure]
-    events = [event for each in recorded for event, _ in each.events]
-    left = Counter(event.organization_id for event in events)
+    entries: list[StatsEntry] = []
+    prices = []
+    exposures = []
+    published: list[tuple[Event, IdText | None]] = []
+    for each in recorded:
+        published += each.events
+        for price in each.prices:
+            prices.append((each.account_ref, price))
+        for order in each.orders.values():
+            entries += order.entries
+            if order.exposure:
+                exposures.append(order.exposure)
     # How far the events of trades are below their organizations' new heads.
     below: dict[IdText, int] = {}
-    for event, trade_id in (pair for each in recorded for pair in each.events):
-        left[event.organization_id] -= 1
+    later = Counter[str]()
+    for event, trade_id in reversed(published):
         if trade_id:
-            below[trade_id] = left[event.organization_id]
-    trades = [
-        (change.after, below.get(change.after.trade_id))
-        for each in recorded
-        for change in each.trades
-    ]
-    return [
-        *([stats_store.insert_entries(entries)] if entries else ()),
-        *([prices_store.write_prices(prices)] if prices else ()),
-        *([written.change_exposures(exposures)] if exposures else ()),
-        *([stream_log.appending(events)] if events else ()),
-        *([written.write_trades(trades)] if trades else ()),
-    ]
+            below.setdefault(trade_id, later[event.organization_id])
+        later[event.organization_id] += 1
+    trades = []
+    for each in recorded:
+        for change in each.trades:
+            trades.append((change.after, below.get(change.after.trade_id)))
+    statements: list[Statement] = []
+    _write(statements, stats_store.insert_entries, entries)
+    _write(statements, prices_store.write_prices, newest_prices(prices))
+    _write(statements, written.change_exposures, exposures)
+    _write(statements, stream_log.appending, [event for event, _ in published])
+    _write(statements, written.write_trades, trades)
+    return statements
 
 
 async def _collect_events(
-    account_ref: matching.AccountRef,
-    settled: Sequence[booking.SettledOrder],
-    positions: Sequence[booking.PositionChange],
-    balance: AccountBalance | None,
+    account_ref: AccountRef,
+    derived: Sequence[DerivedOrder],
+    positions: Sequence[PositionChange],
     now: datetime,
     pacer: Pacer,
 ) -> list[tuple[Event, IdText | None]]:
-    """The stream events of orders, trades, positions and the balance, with the trade that each
-    reports."""
+    """The stream events of orders, trades and positions, with the trade that each reports."""
     events: list[tuple[Event, IdText | None]] = []
-    for each in settled:
+    for order in derived:
         await pacer.pause_if_due()
-        if each.visible:
-            events.append((order_event(each.row), None))
-        for change in sorted(each.trades, key=lambda change: change.event_number):
+        if order.visible:
+            events.append((order_event(order.row), None))
+        for change in sorted(order.trades, key=lambda change: change.event_number):
             if change.is_published:
-                events.append((trade_event(each.row, change.after), change.after.trade_id))
-    account = account_ref.environment, account_ref.broker
-    events += [
-        (position_event(each.row, *account, day_of(now)), None)
-        for each in positions
-        if each.visible
-    ]
-    return [*events, (balance_event(balance), None)] if balance else events
+                events.append((trade_event(order.row, change.after), change.after.trade_id))
+    environment = account_ref.environment
+    for position in positions:
+        if position.visible:
+            event = position_event(position.row, environment, account_ref.broker, day_of(now))
+            events.append((event, None))
+    return events
 
 
-async def _settle(
-    prepared: matching.PreparedRecording,
-    new_facts: matching.NewFacts,
-    index: matching.LedgerIndex,
+async def _derive_groups(
+    prepared: PreparedRecording,
+    new_facts: NewFacts,
+    index: LedgerIndex,
     pacer: Pacer,
-) -> list[booking.SettledOrder]:
-    """Settles each order with its group: what happens to an entry may change its legs."""
+) -> list[DerivedOrder]:
+    """Each with its group: what happens to an entry may change its legs."""
     by_order: dict[IdText, list[Fact]] = {order_id: [] for order_id in prepared.also_locked}
     for fact, order_id in (*new_facts.facts.values(), *new_facts.adopted.values()):
         if order_id:
@@ -271,42 +287,53 @@ async def _settle(
     for order_id, facts in by_order.items():
         history = index.histories[order_id]
         index.histories[order_id] = replace(history, facts=(*history.facts, *facts))
-    new = {fact.key for facts in by_order.values() for fact in facts}
-    settled = []
+    arrivals = Arrivals(
+        new_facts.facts.keys() | new_facts.adopted.keys(), new_facts.numbers, index.now
+    )
+    derived = []
     for entry_id in sorted({index.entry_of(order_id) for order_id in by_order}):
-        group = [
-            index.histories[order_id] for order_id in (entry_id, *index.legs.get(entry_id, ()))
-        ]
-        settled += booking.settle(
-            group, new, new_facts.numbers, index.now, prepared.account_ref.bust_reopens
-        )
+        group = [index.histories[entry_id]]
+        for leg_id in index.legs.get(entry_id, ()):
+            group.append(index.histories[leg_id])
+        derived += derive_orders(group, arrivals, prepared.account_ref.bust_reopens)
         await pacer.pause_if_due()
-    return settled
+    return derived
+
+
+def _steps_by_symbol(
+    prepared: PreparedRecording,
+    new_facts: NewFacts,
+    changes: Sequence[TradeChange],
+) -> dict[str, list[Step]]:
+    steps: dict[str, list[Step]] = defaultdict(list)
+    for change in changes:
+        steps[change.after.symbol].append((change.event_number, change))
+    for number, event in enumerate(prepared.events):
+        if event.kind is EventKind.POSITION:
+            steps[event.symbol or ""].append((number, event))
+    for fact, _ in new_facts.facts.values():
+        if fact.kind is FactKind.FEE:
+            number = new_facts.numbers[fact.key]
+            event = prepared.events[number]
+            steps[event.symbol or ""].append((number, event))
+    return steps
 
 
 async def _book_positions(
     tx: StatementRunner,
-    account_ref: matching.AccountRef,
-    index: matching.LedgerIndex,
-    changes: Sequence[booking.TradeChange],
-    reported: Sequence[tuple[int, BrokerEvent]],
-) -> list[booking.PositionChange]:
+    account_ref: AccountRef,
+    index: LedgerIndex,
+    steps: Mapping[str, Sequence[Step]],
+) -> list[PositionChange]:
     """The changed positions. A report of quantity 0 makes no position of a symbol that was never
     held or traded."""
-    steps: dict[str, list[tuple[int, booking.TradeChange | BrokerEvent]]] = {}
-    for change in changes:
-        steps.setdefault(change.after.symbol, []).append((change.event_number, change))
-    for number, event in reported:
-        steps.setdefault(event.symbol or "", []).append((number, event))
     booked = []
     account_id, organization_id = account_ref.id_texts
     for symbol, of_symbol in sorted(steps.items()):
         row = index.positions.get(AccountName(account_id, symbol))
         is_new = row is None
         if row is None:
-            if not any(
-                isinstance(step, booking.TradeChange) or step.quantity for _, step in of_symbol
-            ):
+            if not any(isinstance(step, TradeChange) or step.quantity for _, step in of_symbol):
                 continue
             row = PositionRow(
                 account_id=account_id,
@@ -314,42 +341,47 @@ async def _book_positions(
                 symbol=symbol,
                 received_at=index.now,
             )
-        after = row
-        for _, step in sorted(of_symbol, key=lambda each: each[0]):
-            if isinstance(step, BrokerEvent):
-                after = booking.book_event(after, step, index.now)
-            elif step.before is None:
-                after = booking.book_trades(after, (step.after.as_booking(),))
-        trades = [step for _, step in of_symbol if isinstance(step, booking.TradeChange)]
-        if any(change.is_rebooked for change in trades):
-            after = booking.with_difference(await sum_trades(tx, reopen(after), trades))
-        if (
-            after.differs
-            and len(trades) < len(of_symbol)
-            and await _is_outdated(tx, index.now, after, trades)
-        ):
-            after = replace(after, differs=False)
+        after = await _book_symbol(tx, index.now, row, of_symbol)
         if after != row or is_new:
-            booked.append(booking.position_change(row, after, is_new, index.now))
+            booked.append(position_change(row, after, is_new, index.now))
     return booked
 
 
+async def _book_symbol(
+    tx: StatementRunner, now: datetime, row: PositionRow, steps: Sequence[Step]
+) -> PositionRow:
+    trades = []
+    for _, step in sorted(steps, key=lambda each: each[0]):
+        if isinstance(step, BrokerEvent):
+            row = book_event(row, step, now)
+            continue
+        trades.append(step)
+        if step.before is None:
+            row = book_trades(row, (step.after.as_booking(),))
+    if any(change.is_rebooked for change in trades):
+        row = with_difference(await sum_trades(tx, reopen(row), trades))
+    is_reported = len(trades) < len(steps)
+    if row.differs and is_reported and await _is_outdated(tx, now, row, trades):
+        row = replace(row, differs=False)
+    return row
+
+
 async def _is_outdated(
-    tx: StatementRunner, now: datetime, row: PositionRow, trades: Sequence[booking.TradeChange]
+    tx: StatementRunner, now: datetime, row: PositionRow, trades: Sequence[TradeChange]
 ) -> bool:
     """Whether the report has a quantity that we held before recent fills. Only asked where the two
     differ."""
     (reply,) = await tx.run([ledger.read_bookings(row, MAX_OVERTAKING_FILLS, direction="DESC")])
     since = now - REPORT_AGE
     recent = [change.after.as_booking() for change in reversed(trades) if change.before is None]
-    recent += [
-        trade.as_booking() for trade in ledger.parse_bookings(reply) if trade.received_at >= since
-    ]
-    return booking.was_held(row.broker_quantity, row.quantity, recent)
+    for trade in ledger.parse_bookings(reply):
+        if trade.received_at >= since:
+            recent.append(trade.as_booking())
+    return was_held(row.broker_quantity, row.quantity, recent)
 
 
 async def sum_trades(
-    tx: StatementRunner, row: PositionRow, changes: Sequence[booking.TradeChange] = ()
+    tx: StatementRunner, row: PositionRow, changes: Sequence[TradeChange] = ()
 ) -> PositionRow:
     """Sums the position up from its opening and its trades, in the order of booking, with their
     current numbers; then all fees that were taken in the symbol itself, which count in no day's

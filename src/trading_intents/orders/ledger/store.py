@@ -3,7 +3,7 @@ Never decides."""
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
@@ -12,8 +12,6 @@ from trading_intents.orders.facts import Fact
 from trading_intents.orders.positions import PositionRow
 from trading_intents.orders.store import BookedTrade, CommandRow, OrderHistory
 from trading_intents.storage.pipeline import Reply, RowParameters, Statement, array_text
-
-Parsed = TypeVar("Parsed")
 
 
 class AccountName(NamedTuple):
@@ -35,8 +33,10 @@ class ConcernedNames(NamedTuple):
 
 
 _NAMES = {"account_id": "uuid", "name": "text"}
-_FIRST, _SECOND, _THIRD = (RowParameters(_NAMES, number) for number in (1, 3, 5))
-# The orders of `named` and those that their brokers link to them, which are locked and settled
+_FIRST = RowParameters(_NAMES)
+_SECOND = RowParameters(_NAMES, 3)
+_THIRD = RowParameters(_NAMES, 5)
+# The orders of `named` and those that their brokers link to them, which are locked and derived
 # together.
 WITH_LINKED = """
     SELECT linked.order_id FROM ({named}) AS named (order_id)
@@ -146,18 +146,19 @@ _LOCK_POSITIONS = f"""
 def read_ledger(names: ConcernedNames) -> list[Statement]:
     """Locks the orders by id, then their positions and those that are reported; reads all that a
     booking needs."""
-    order_ids, *asked = names
-    clients, brokers, keys, symbols = map(_FIRST.pack, asked)
+    clients = _FIRST.pack(names.client_order_ids)
+    brokers = _FIRST.pack(names.broker_order_ids)
+    keys = _FIRST.pack(names.keys)
     return [
-        Statement(_LOCK_ORDERS, (*clients, *brokers, *keys, array_text(order_ids))),
-        Statement(_FIND, (*brokers, *keys)),
+        Statement(_LOCK_ORDERS, clients + brokers + keys + (array_text(names.order_ids),)),
+        Statement(_FIND, brokers + keys),
         Statement(_READ_HISTORIES),
-        Statement(_LOCK_POSITIONS, symbols),
+        Statement(_LOCK_POSITIONS, _FIRST.pack(names.symbols)),
         Statement("SELECT to_json(clock_timestamp())::text"),
     ]
 
 
-class StoredFact(Fact, frozen=True, kw_only=True):
+class StoredFact(Fact, kw_only=True):
     account_id: IdText
     order_id: IdText | None
     recorded_at: datetime
@@ -171,8 +172,8 @@ class _Found(msgspec.Struct):
 class Ledger(NamedTuple):
     """The rows that were locked and read; commands beside those of the orders that are locked."""
 
-    commands: Sequence[CommandRow]
-    facts: Sequence[StoredFact]
+    commands: list[CommandRow]
+    facts: list[StoredFact]
     histories: dict[IdText, OrderHistory]
     positions: dict[AccountName, PositionRow]
     now: datetime
@@ -180,17 +181,18 @@ class Ledger(NamedTuple):
 
 def parse_ledger(replies: Sequence[Reply]) -> Ledger:
     _, found, histories, positions, clock = replies
-    matches = _decoded(found, _Found)
-    return Ledger(
-        [each.command for each in matches if each.command],
-        [each.fact for each in matches if each.fact],
-        {each.row.order_id: each for each in _decoded(histories, OrderHistory)},
-        {
-            AccountName(each.account_id, each.symbol): each
-            for each in _decoded(positions, PositionRow)
-        },
-        _decoded(clock, datetime)[0],
-    )
+    [now] = clock.parse(datetime)
+    ledger = Ledger([], [], {}, {}, now)
+    for match in found.parse(_Found):
+        if match.command:
+            ledger.commands.append(match.command)
+        if match.fact:
+            ledger.facts.append(match.fact)
+    for history in histories.parse(OrderHistory):
+        ledger.histories[history.row.order_id] = history
+    for row in positions.parse(PositionRow):
+        ledger.positions[AccountName(row.account_id, row.symbol)] = row
+    return ledger
 
 
 _BOOKED = "json_build_object({})".format(
@@ -211,8 +213,4 @@ def read_bookings(
 
 
 def parse_bookings(reply: Reply) -> list[BookedTrade]:
-    return _decoded(reply, BookedTrade)
-
-
-def _decoded(reply: Reply, kind: type[Parsed]) -> list[Parsed]:
-    return [msgspec.json.decode(text, type=kind) for (text,) in reply.rows if text]
+    return reply.parse(BookedTrade)

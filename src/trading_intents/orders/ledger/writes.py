@@ -1,7 +1,7 @@
 """Writes what a booking changes, over many accounts: rows go as one array for each column. Never
 decides."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 
 from msgspec.structs import astuple
@@ -14,11 +14,17 @@ from trading_intents.orders.positions import PositionRow
 from trading_intents.orders.store import OrderRow, TradeRow
 from trading_intents.storage.pipeline import RowParameters, Statement, column_types
 
+
+def _assign(names: Iterable[str]) -> str:
+    """For an UPDATE from the rows `n`."""
+    return ", ".join(f"{name} = n.{name}" for name in names)
+
+
+_FACT_TYPES = column_types(Fact, "arrival")
 _FACTS = RowParameters(
-    {"account_id": "uuid", "organization_id": "uuid", "order_id": "uuid"}
-    | column_types(Fact, "arrival")
+    {"account_id": "uuid", "organization_id": "uuid", "order_id": "uuid"} | _FACT_TYPES
 )
-_fact_values = attrgetter(*column_types(Fact, "arrival"))
+_fact_values = attrgetter(*_FACT_TYPES)
 _INSERT_FACTS = f"""
     INSERT INTO facts ({_FACTS.columns}, recorded_at)
     SELECT {_FACTS.columns}, clock_timestamp() FROM {_FACTS.rows} AS n
@@ -29,9 +35,8 @@ _INSERT_FACTS = f"""
 def insert_facts(facts: Sequence[tuple[IdText, IdText, IdText | None, Fact]]) -> Statement:
     """Each: account, organization, its order if it has one, the fact. A key that was inserted
     meanwhile is refused."""
-    return Statement(
-        _INSERT_FACTS, _FACTS.pack([(*ids, *_fact_values(fact)) for *ids, fact in facts])
-    )
+    rows = [(*ids, *_fact_values(fact)) for *ids, fact in facts]
+    return Statement(_INSERT_FACTS, _FACTS.pack(rows))
 
 
 _OWNERS = RowParameters({"account_id": "uuid", "key": "text", "order_id": "uuid"})
@@ -44,26 +49,26 @@ _MATCH_FACTS = f"""
 
 def match_facts(owners: Mapping[AccountName, IdText]) -> Statement:
     """Assigns facts without an order, by their keys, to the orders that they belong to."""
-    return Statement(_MATCH_FACTS, _OWNERS.pack([(*name, owner) for name, owner in owners.items()]))
+    rows = [(*name, owner) for name, owner in owners.items()]
+    return Statement(_MATCH_FACTS, _OWNERS.pack(rows))
 
 
 _NAMED = RowParameters({"account_id": "uuid", "client_order_id": "text", "broker_order_id": "text"})
 _NAME_COMMANDS = f"""
     UPDATE commands c SET broker_order_id = n.broker_order_id FROM {_NAMED.rows} AS n
-    WHERE c.account_id = n.account_id AND c.client_order_id = n.client_order_id AND c.broker_order_id IS NULL
-      AND {_NAMED.any_of("c", "account_id", "client_order_id")}
+    WHERE c.account_id = n.account_id AND c.client_order_id = n.client_order_id
+      AND c.broker_order_id IS NULL AND {_NAMED.any_of("c", "account_id", "client_order_id")}
 """  # noqa: S608 - our own constants
 
 
 def name_commands(broker_order_ids: Mapping[AccountName, str]) -> Statement:
     """Sets the broker's ids of commands, by their client order ids; a first id is never
     replaced."""
-    return Statement(
-        _NAME_COMMANDS, _NAMED.pack([(*name, each) for name, each in broker_order_ids.items()])
-    )
+    rows = [(*name, each) for name, each in broker_order_ids.items()]
+    return Statement(_NAME_COMMANDS, _NAMED.pack(rows))
 
 
-_FIXED = (
+_UNCHANGED = (
     "account_id",
     "organization_id",
     "environment",
@@ -72,10 +77,6 @@ _FIXED = (
     "symbol",
     "order_type",
     "order_side",
-)
-_ORDER_TYPES = column_types(
-    OrderRow,
-    *_FIXED,
     "route_strategy",
     "client_reference_id",
     "created_at",
@@ -83,10 +84,11 @@ _ORDER_TYPES = column_types(
     "parent_order_id",
     "linked",
 )
+_ORDER_TYPES = column_types(OrderRow, *_UNCHANGED)
 _ORDERS = RowParameters(_ORDER_TYPES)
 _order_values = attrgetter(*_ORDER_TYPES)
 _UPDATE_ORDERS = f"""
-    UPDATE orders o SET {", ".join(f"{name} = n.{name}" for name in _ORDER_TYPES if name != "order_id")}
+    UPDATE orders o SET {_assign([name for name in _ORDER_TYPES if name != "order_id"])}
     FROM {_ORDERS.rows} AS n WHERE o.order_id = n.order_id AND {_ORDERS.any_of("o", "order_id")}
 """  # noqa: S608 - our own constants
 
@@ -101,7 +103,7 @@ _INSERT_POSITIONS = f"""
     SELECT {_POSITIONS.columns} FROM {_POSITIONS.rows} AS n ORDER BY account_id, symbol
 """  # noqa: S608 - our own constants
 _UPDATE_POSITIONS = f"""
-    UPDATE positions p SET {", ".join(f"{name} = n.{name}" for name in PositionRow.__struct_fields__)}
+    UPDATE positions p SET {_assign(PositionRow.__struct_fields__)}
     FROM {_POSITIONS.rows} AS n WHERE p.account_id = n.account_id AND p.symbol = n.symbol
       AND {_POSITIONS.any_of("p", "account_id", "symbol")}
 """  # noqa: S608 - our own constants
@@ -124,8 +126,8 @@ _CHANGE_EXPOSURES = f"""
     HAVING (sum(open_orders), sum(open_buy), sum(open_sell)) <> (0, 0, 0)
     ORDER BY account_id, symbol COLLATE "C"  -- in this order they are locked
     ON CONFLICT (account_id, symbol) DO UPDATE
-    SET open_orders = e.open_orders + excluded.open_orders, open_buy = e.open_buy + excluded.open_buy,
-        open_sell = e.open_sell + excluded.open_sell
+    SET open_orders = e.open_orders + excluded.open_orders,
+        open_buy = e.open_buy + excluded.open_buy, open_sell = e.open_sell + excluded.open_sell
 """  # noqa: S608 - our own constants
 
 
@@ -147,8 +149,9 @@ _WRITE_TRADES = f"""
     ON CONFLICT (trade_id) DO UPDATE
     SET seq = excluded.seq, is_retold = trades.is_retold OR trades.seq <> excluded.seq,
         quantity = excluded.quantity, price = excluded.price, fee = excluded.fee,
-        cumulative_quantity = excluded.cumulative_quantity, leaves_quantity = excluded.leaves_quantity,
-        client_order_id = excluded.client_order_id, command_seq = excluded.command_seq, flags = excluded.flags,
+        cumulative_quantity = excluded.cumulative_quantity,
+        leaves_quantity = excluded.leaves_quantity, client_order_id = excluded.client_order_id,
+        command_seq = excluded.command_seq, flags = excluded.flags,
         broker_sent_at = excluded.broker_sent_at
 """  # noqa: S608 - our own constants
 
@@ -156,6 +159,5 @@ _WRITE_TRADES = f"""
 def write_trades(trades: Sequence[tuple[TradeRow, int | None]]) -> Statement:
     """Each with how far the event that reports it is below the organization's new stream head,
     which is held; a trade that none reports again keeps its `seq`."""
-    return Statement(
-        _WRITE_TRADES, _TRADES.pack([(*_trade_values(trade), below) for trade, below in trades])
-    )
+    rows = [(*_trade_values(trade), below) for trade, below in trades]
+    return Statement(_WRITE_TRADES, _TRADES.pack(rows))

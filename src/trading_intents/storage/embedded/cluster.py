@@ -53,7 +53,7 @@ SETTINGS = {
 }
 
 
-class Cluster(FrozenStruct, frozen=True):
+class Cluster(FrozenStruct):
     home: Path  # DATA_DIR, absolute
     name: str  # shown in every process title of this cluster, and of no other on the machine
     binaries: Path
@@ -95,9 +95,7 @@ class Cluster(FrozenStruct, frozen=True):
         return Path(tempfile.mkdtemp(prefix="postgres.new-", dir=self.home))
 
     def initdb_command(self, folder: Path) -> list[str]:
-        return self._launch(
-            folder,
-            "initdb",
+        arguments = [
             f"--pgdata={folder}",
             f"--username={OWNER}",
             f"--pwfile={self.password_file(OWNER)}",
@@ -105,7 +103,8 @@ class Cluster(FrozenStruct, frozen=True):
             "--locale=C",
             "--data-checksums",
             "--auth=scram-sha-256",
-        )
+        ]
+        return self._launch(folder, "initdb", arguments)
 
     def postgres_command(self) -> list[str]:
         settings = SETTINGS | {
@@ -113,15 +112,12 @@ class Cluster(FrozenStruct, frozen=True):
             "port": PORT,
             "cluster_name": self.name,
         }
-        return self._launch(
-            self.data,
-            "postgres",
-            "-D",
-            str(self.data),
-            *(f"--{name}={value}" for name, value in settings.items()),
-        )
+        arguments = ["-D", str(self.data)]
+        for name, value in settings.items():
+            arguments.append(f"--{name}={value}")
+        return self._launch(self.data, "postgres", arguments)
 
-    def _launch(self, folder: Path, program: str, *arguments: str) -> list[str]:
+    def _launch(self, folder: Path, program: str, arguments: list[str]) -> list[str]:
         launcher = Path(__file__).with_name("launch.py")
         alive = self.home / ALIVE
         python = [sys.executable, "-I", "-S", str(launcher)]
@@ -151,7 +147,9 @@ class Cluster(FrozenStruct, frozen=True):
 
     def check_version(self) -> None:
         try:
-            ours = _output(str(self.binaries / "postgres"), "--version").split()[2].split(".")[0]
+            shown = _output(str(self.binaries / "postgres"), "--version")
+            version = shown.split()[2]
+            ours = version.split(".")[0]
         except (OSError, subprocess.SubprocessError, IndexError) as error:
             raise StartupRefused(
                 f"{self.binaries}/postgres cannot be run ({error}): install it again"
@@ -160,8 +158,8 @@ class Cluster(FrozenStruct, frozen=True):
         if ours != theirs:
             raise StartupRefused(
                 f"{self.data} was written by PostgreSQL {theirs}, the binaries in "
-                f"{self.binaries} are {ours}: "
-                f"set TRADING_INTENTS_POSTGRES_BIN to those of {theirs}, or move the data with pg_dump"
+                f"{self.binaries} are {ours}: set TRADING_INTENTS_POSTGRES_BIN to those of "
+                f"{theirs}, or move the data with pg_dump"
             )
 
     def rotate_log(self) -> None:
@@ -170,7 +168,8 @@ class Cluster(FrozenStruct, frozen=True):
         self.log.touch(mode=0o600)
 
     def log_tail(self) -> str:
-        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        lines = text.splitlines()
         return "\n".join(lines[-LOG_TAIL_LINES:])
 
 

@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 PR_SET_PDEATHSIG = 1
 PR_SET_KEEPCAPS = 8
@@ -35,7 +36,7 @@ def main(parent: int, alive: str, cluster: str, program: str, arguments: list[st
 def die_with(parent: int) -> None:
     """Has the kernel send SIGQUIT when the parent dies: an immediate shutdown, in which the
     postmaster ends its children too."""
-    system("prctl", PR_SET_PDEATHSIG, signal.SIGQUIT, 0, 0, 0)
+    prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)
     if os.getppid() != parent:
         sys.exit("the parent is gone")
 
@@ -52,7 +53,8 @@ def forget_recycled_pid(file: Path) -> None:
     """Removes an old pid file: PostgreSQL refuses to start while a process has that pid, though it
     may be another program by now."""
     try:
-        name = Path("/proc", file.read_text().split("\n", 1)[0], "comm").read_text().strip()
+        pid = file.read_text().split("\n", 1)[0]
+        name = Path("/proc", pid, "comm").read_text().strip()
     except OSError:
         return
     if name != "postgres":
@@ -133,7 +135,7 @@ def enter_namespace() -> None:
     inside = pwd.getpwnam("nobody")
     uid = os.geteuid()
     gid = os.getegid()
-    system("unshare", CLONE_NEWUSER)
+    system("unshare", [CLONE_NEWUSER])
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{inside.pw_uid} {uid} 1")
     Path("/proc/self/gid_map").write_text(f"{inside.pw_gid} {gid} 1")
@@ -142,15 +144,15 @@ def enter_namespace() -> None:
 def become(uid: int) -> None:
     """Changes to a user who keeps one right of root's: to reach a folder below closed ones, which
     stay closed."""
-    system("prctl", PR_SET_KEEPCAPS, 1, 0, 0, 0)
+    prctl(PR_SET_KEEPCAPS, 1)
     os.setgroups([])
     os.setgid(pwd.getpwuid(uid).pw_gid)
     os.setuid(uid)
     right = 1 << CAP_DAC_OVERRIDE
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
-    rights = (ctypes.c_uint32 * 6)(right, right, right, 0, 0, 0)
-    system("capset", header, rights)
-    system("prctl", PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_DAC_OVERRIDE, 0, 0)
+    rights = (ctypes.c_uint32 * 6)(right, right, right)  # the others are 0
+    system("capset", [header, rights])
+    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_DAC_OVERRIDE)
 
 
 def hand_over(cluster: str, uid: int) -> None:
@@ -161,7 +163,11 @@ def hand_over(cluster: str, uid: int) -> None:
             os.lchown(os.path.join(folder, name), uid, gid)
 
 
-def system(call: str, *arguments: object) -> None:
+def prctl(option: int, value: int, detail: int = 0) -> None:
+    system("prctl", [option, value, detail, 0, 0])
+
+
+def system(call: str, arguments: list[Any]) -> None:
     numbers = [ctypes.c_ulong(a) if isinstance(a, int) else a for a in arguments]
     if getattr(ctypes.CDLL(None, use_errno=True), call)(*numbers) != 0:
         raise OSError(ctypes.get_errno(), f"{call}: {os.strerror(ctypes.get_errno())}")

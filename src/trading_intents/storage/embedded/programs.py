@@ -25,9 +25,7 @@ async def make_base_backup(
 ) -> None:
     """Backs the running server up into a new folder; with the manifest of an earlier backup only
     what changed since."""
-    await _run(
-        cluster.binaries,
-        "pg_basebackup",
+    arguments = [
         f"--host={cluster.sockets}",
         f"--port={PORT}",
         f"--username={OWNER}",
@@ -35,7 +33,13 @@ async def make_base_backup(
         f"--pgdata={folder}",
         "--checkpoint=fast",
         "--progress",
-        *([f"--incremental={manifest}"] if manifest else ()),
+    ]
+    if manifest:
+        arguments.append(f"--incremental={manifest}")
+    await _run(
+        cluster.binaries,
+        "pg_basebackup",
+        arguments,
         password=cluster.password_file(OWNER).read_text().strip(),
         on_progress=on_progress,
     )
@@ -46,7 +50,7 @@ async def verify_base_backup(binaries: Path, folder: Path, on_progress: OnProgre
     read."""
     # Versions before 17 may not have the option.
     shown = ["--progress"] if (binaries / COMBINE).exists() else []
-    await _run(binaries, "pg_verifybackup", *shown, str(folder), on_progress=on_progress)
+    await _run(binaries, "pg_verifybackup", [*shown, str(folder)], on_progress=on_progress)
 
 
 async def combine_base_backups(binaries: Path, folders: Sequence[Path], into: Path) -> None:
@@ -55,15 +59,14 @@ async def combine_base_backups(binaries: Path, folders: Sequence[Path], into: Pa
     if len(folders) == 1:
         await asyncio.to_thread(shutil.copytree, folders[0], into)
         return
-    await _run(
-        binaries, COMBINE, f"--output={into}", *map(str, folders), on_progress=lambda *_: None
-    )
+    arguments = [f"--output={into}", *map(str, folders)]
+    await _run(binaries, COMBINE, arguments, on_progress=lambda *_: None)
 
 
 async def _run(
     binaries: Path,
     program: str,
-    *arguments: str,
+    arguments: Sequence[str],
     on_progress: OnProgress,
     password: str | None = None,
 ) -> None:

@@ -70,7 +70,9 @@ async def running(
         await ready
         keeping.add_done_callback(report_failure)
         yield DatabaseUrls(
-            *(cluster.url(login, DATABASE) for login in (OWNER, LOGIN, WORKER_LOGIN))
+            owner_url=cluster.url(OWNER, DATABASE),
+            url=cluster.url(LOGIN, DATABASE),
+            worker_url=cluster.url(WORKER_LOGIN, DATABASE),
         )
     finally:
         await stop_tasks(keeping, ready)
@@ -99,7 +101,7 @@ class _Supervisor:
     async def keep(self) -> None:
         """Waits until no other process runs the server, then keeps it running until cancelled."""
         with (self._cluster.home / LOCK).open("r+b", buffering=0) as lock:
-            while not _locked(lock.fileno()):  # noqa: ASYNC110 - the kernel signals to nobody that a lock is free
+            while not _locked(lock.fileno()):  # noqa: ASYNC110 - the kernel signals to nobody
                 await asyncio.sleep(TAKEOVER_POLL_SECONDS)
             with contextlib.suppress(OSError):  # a full disk: the pid is for people
                 _write_pid(lock)

@@ -63,7 +63,8 @@ class GrpcListener:
 
     @property
     def address(self) -> str:
-        return f"[{self._host}]:{self.port}" if ":" in self._host else f"{self._host}:{self.port}"
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{host}:{self.port}"
 
     async def start(self) -> None:
         # PostgreSQL may be started beside us at any time; grpc's handlers around a fork are only

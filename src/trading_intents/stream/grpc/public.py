@@ -42,20 +42,18 @@ class PublicServicer:
     def handlers(self) -> tuple[Any, ...]:
         """Every method reads its messages itself, as grpc would wait for them without a limit."""
         make = grpc.stream_stream_rpc_method_handler
+        serve = grpc.method_handlers_generic_handler
+        healths: dict[str, Any] = {
+            "Check": make(self._limited(self._check)),
+            "Watch": make(self._limited(self._watch)),
+        }
+        reflections: dict[str, Any] = {
+            "ServerReflectionInfo": make(self._limited(self._reflect)),
+        }
         return (
-            grpc.method_handlers_generic_handler(
-                health.SERVICE_NAME,
-                {
-                    "Check": make(self._limited(self._check)),
-                    "Watch": make(self._limited(self._watch)),
-                },
-            ),
-            *(
-                grpc.method_handlers_generic_handler(
-                    name, {"ServerReflectionInfo": make(self._limited(self._reflect))}
-                )
-                for name in (REFLECTION_V1, reflection.SERVICE_NAME)
-            ),
+            serve(health.SERVICE_NAME, healths),
+            serve(REFLECTION_V1, reflections),
+            serve(reflection.SERVICE_NAME, reflections),
         )
 
     def stop(self) -> None:

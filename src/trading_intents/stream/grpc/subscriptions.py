@@ -20,7 +20,7 @@ from trading_intents.stream.service import Stream, Streams, SubscribeRequest
 from trading_intents.stream.subscriber import Subscriber
 from trading_intents.telemetry import Log
 from trading_intents.web.limits import Bucket, ClientAddress, Limits
-from trading_intents.web.request import Incoming, Request
+from trading_intents.web.request import Headers, Incoming, Request
 
 MAX_ADMISSIONS = 1_000  # calls whose caller is not yet identified
 
@@ -92,8 +92,10 @@ class StreamServicer:
         """Reads a call no faster than its caller and organization may send messages. Refuses none:
         a caller may subscribe to all of its accounts at once."""
         caller = caller_of(stream.request)
-        keys = (caller.limit_key, caller.organization_limit_key)
-        await asyncio.sleep(self._limits.reserve(Bucket.MESSAGES, *keys))
+        wait_seconds = self._limits.reserve(
+            Bucket.MESSAGES, caller.limit_key, caller.organization_limit_key
+        )
+        await asyncio.sleep(wait_seconds)
 
     async def _serve(self, context: calls.Context, ask: Ask) -> None:
         """`ask` reads the requests and subscribes, until there are no more requests."""
@@ -149,10 +151,9 @@ class StreamServicer:
         read: only known callers may wait."""
         if self._admitting >= MAX_ADMISSIONS:
             raise Unavailable("this process has too many calls that begin; try again")
-        headers = [
-            (name.encode(), value if isinstance(value, bytes) else value.encode())
-            for name, value in context.invocation_metadata() or ()
-        ]
+        headers: Headers = []
+        for name, value in context.invocation_metadata() or ():
+            headers.append((name.encode(), value if isinstance(value, bytes) else value.encode()))
         found = _PEER.match(unquote(context.peer()))
         incoming = Incoming(
             method="POST",
@@ -198,7 +199,7 @@ def _read_subscribe(message: trading_pb2.Subscribe) -> SubscribeRequest:
     return SubscribeRequest(
         message.trading_account_id or None,
         frozenset(EventType(kind) for kind in message.subscriptions if kind in known),
-        message.instrument_key,
-        message.order_delivery == trading_pb2.ORDER_DELIVERY_PRIMED,
-        message.resume_after,
+        symbol=message.instrument_key,
+        orders_primed=message.order_delivery == trading_pb2.ORDER_DELIVERY_PRIMED,
+        resume_after=message.resume_after,
     )

@@ -42,11 +42,10 @@ class Examples:
         made = self._value("", schema, shown)
         for name, field in self.resolve(schema).get("properties", {}).items():
             if "discriminator" in field:
-                variants = field["discriminator"]["mapping"].items()
-                return {
-                    tag: made | {name: self._value(name, {"$ref": ref}, shown)}
-                    for tag, ref in variants
-                }
+                bodies = {}
+                for tag, ref in field["discriminator"]["mapping"].items():
+                    bodies[tag] = made | {name: self._value(name, {"$ref": ref}, shown)}
+                return bodies
         return {"": made}
 
     def _value(self, name: str, schema: Schema, shown: Any) -> Any:
@@ -55,29 +54,35 @@ class Examples:
         if name in VALUES and any(_fits(VALUES[name], choice) for choice in choices):
             return VALUES[name]
         chosen = choices[0]
-        if "enum" in chosen or "default" in chosen:
-            return chosen.get("default", chosen.get("enum", [None])[0])
+        if "default" in chosen:
+            return chosen["default"]
+        if "enum" in chosen:
+            return chosen["enum"][0]
         match chosen.get("type"):
             case "object":
-                fields = chosen.get("properties", {}).items()
-                return {
-                    field: self._value(field, kind, shown)
-                    for field, kind in fields
-                    if shown(field, chosen)
-                }
+                return self._object(chosen, shown)
             case "array":
-                return [self._value("", chosen["items"], shown)] if "items" in chosen else []
+                if "items" not in chosen:
+                    return []
+                return [self._value("", chosen["items"], shown)]
             case "integer" | "number":
                 return max(1, chosen.get("minimum", 1))
             case "boolean":
                 return False
             case _:
-                is_time = (
-                    name.endswith("_at")
-                    or name in ("from", "to")
-                    or chosen.get("format") == "date-time"
-                )
-                return _TIME if is_time else "text"
+                return _text(name, chosen)
+
+    def _object(self, schema: Schema, shown: Any) -> dict[str, Any]:
+        made = {}
+        for name, field in schema.get("properties", {}).items():
+            if shown(name, schema):
+                made[name] = self._value(name, field, shown)
+        return made
+
+
+def _text(name: str, schema: Schema) -> str:
+    is_time = name.endswith("_at") or name in ("from", "to") or schema.get("format") == "date-time"
+    return _TIME if is_time else "text"
 
 
 def _fits(value: Any, schema: Schema) -> bool:
@@ -85,11 +90,10 @@ def _fits(value: Any, schema: Schema) -> bool:
     if "enum" in schema:
         return value in schema["enum"]
     if kind == "array" and value and "enum" in schema.get("items", {}):
-        return all(item in schema["items"]["enum"] for item in value)
-    return (
-        schema.get("type") == kind
-        and re.search(schema.get("pattern", ""), value if kind == "string" else "") is not None
-    )
+        return set(value) <= set(schema["items"]["enum"])
+    if schema.get("type") != kind:
+        return False
+    return kind != "string" or re.search(schema.get("pattern", ""), value) is not None
 
 
 _JSON_TYPES = {
@@ -102,24 +106,31 @@ _JSON_TYPES = {
 }
 
 
+def values_of(content: Schema) -> list[Any]:
+    """The examples of a body."""
+    if "example" in content:
+        return [content["example"]]
+    return [example["value"] for example in content.get("examples", {}).values()]
+
+
 def curl(method: str, path: str, operation: Schema, url: str) -> str:
     given = {parameter["name"]: parameter["example"] for parameter in operation["parameters"]}
-    filled = re.sub(r"{(\w+)}", lambda found: quote(str(given[found[1]]), safe=""), path)
-    options = (
-        "-N"
-        if "text/event-stream" in operation["responses"].get("200", {}).get("content", {})
-        else "-s"
-    )
-    parts = [f"curl {options} {'' if method == 'GET' else f'-X {method} '}{url}{filled}"]
+
+    def fill(found: re.Match[str]) -> str:
+        return quote(str(given[found[1]]), safe="")
+
+    filled = re.sub(r"{(\w+)}", fill, path)
+    answers = operation["responses"].get("200", {}).get("content", {})
+    options = "-N" if "text/event-stream" in answers else "-s"
+    if method != "GET":
+        options += f" -X {method}"
+    parts = [f"curl {options} {url}{filled}"]
     if {"api_key": []} in operation["security"]:
         parts.append('-H "x-api-key: $KEY"')
     elif operation["security"]:
         parts.append('-H "authorization: Bearer $TOKEN"')
     for media, content in operation.get("requestBody", {}).get("content", {}).items():
-        is_only = "example" in content
-        example = (
-            content["example"] if is_only else next(iter(content["examples"].values()))["value"]
-        )
+        example = values_of(content)[0]
         text = json.dumps(example) if media.endswith("json") else urlencode(example)
         parts += [f"-H 'content-type: {media}'", f"-d '{text}'"]
     return " \\\n  ".join(parts)

@@ -12,7 +12,7 @@ from trading_intents.errors import PlatformError
 from trading_intents.web.description.examples import Examples, curl
 from trading_intents.web.paging import CSV
 from trading_intents.web.request import JSON
-from trading_intents.web.routes import IF_MATCH, Parameter, Route, Tag
+from trading_intents.web.routes import IF_MATCH, Operation, Parameter, Route, Tag
 
 TITLE = "Trading Intents Platform"
 ORGANIZATION = Parameter(
@@ -34,25 +34,29 @@ HEADERS = {
 }
 # A field has the same meaning wherever it stands. Other ids are a broker's, an identity provider's
 # or the caller's.
-UUID_FIELDS = frozenset(
-    {
-        *("id", "account_id", "organization_id", "intent_id", "ref_intent_id", "parent_intent_id"),
-        *("order_id", "trade_id", "credential_id", "api_key_id"),
-    }
-)
-TIME_FIELDS = frozenset({"as_of", "at", "from", "to"})
+UUID_FIELDS = {
+    "id",
+    "account_id",
+    "organization_id",
+    "intent_id",
+    "ref_intent_id",
+    "parent_intent_id",
+    "order_id",
+    "trade_id",
+    "credential_id",
+    "api_key_id",
+}
+TIME_FIELDS = {"as_of", "at", "from", "to"}
 
 
 def build_openapi(routes: Iterable[Route], version: str, url: str) -> dict[str, Any]:
     """`url` is where the examples find the platform."""
     routes = tuple(routes)
-    kinds = {
-        k
-        for route in routes
-        for k in (route.operation.body, route.operation.answer, route.operation.error_shape.kind)
-        if k is not None
-    }
-    ordered = sorted(kinds, key=str)
+    kinds = set[Any]()
+    for route in routes:
+        operation = route.operation
+        kinds |= {operation.body, operation.answer, operation.error_shape.kind}
+    ordered = sorted(kinds - {None}, key=str)
     schemas, components = msgspec.json.schema_components(
         ordered, ref_template="#/components/schemas/{name}"
     )
@@ -63,17 +67,15 @@ def build_openapi(routes: Iterable[Route], version: str, url: str) -> dict[str, 
     assert len(ids) == len(set(ids)), "two operations have one id"
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        operation = _operation(route, shapes, examples)
-        operation["x-codeSamples"] = [
-            {"lang": "Shell", "source": curl(route.method, route.path, operation, url)}
-        ]
-        paths.setdefault(route.path, {})[route.method.lower()] = operation
+        described = _operation(route, shapes, examples)
+        source = curl(route.method, route.path, described, url)
+        described["x-codeSamples"] = [{"lang": "Shell", "source": source}]
+        paths.setdefault(route.path, {})[route.method.lower()] = described
+    used_tags = {route.operation.tag for route in routes}
     return {
         "openapi": "3.1.0",
         "info": {"title": TITLE, "version": version},
-        "tags": [
-            {"name": tag} for tag in Tag if any(route.operation.tag is tag for route in routes)
-        ],
+        "tags": [{"name": tag} for tag in Tag if tag in used_tags],
         "paths": paths,
         "components": {
             "schemas": components,
@@ -95,17 +97,23 @@ def _add_formats(components: dict[str, Any]) -> None:
             if schema.get("default", ...) is None:
                 # Generators of types take a field with a default for one that is always there.
                 del schema["default"]
-            is_time = name.endswith("_at") or name in TIME_FIELDS
-            kind = "uuid" if name in UUID_FIELDS else "date-time" if is_time else None
-            for choice in schema.get("anyOf", [schema]) if kind else ():
-                if choice.get("type") == "string":
-                    choice["format"] = kind
+            if name in UUID_FIELDS:
+                _set_format(schema, "uuid")
+            elif name.endswith("_at") or name in TIME_FIELDS:
+                _set_format(schema, "date-time")
+
+
+def _set_format(schema: dict[str, Any], name: str) -> None:
+    for choice in schema.get("anyOf", [schema]):
+        if choice.get("type") == "string":
+            choice["format"] = name
 
 
 def _operation(route: Route, shapes: dict[Any, Any], examples: Examples) -> dict[str, Any]:
-    operation: dict[str, Any] = {
+    operation = route.operation
+    described: dict[str, Any] = {
         "operationId": route.handle.__name__,
-        "tags": [route.operation.tag],
+        "tags": [operation.tag],
         "summary": route.summary,
         "description": f"Who may call: {route.policy.meaning}",
         "parameters": [_parameter(p, examples) for p in _parameters(route)],
@@ -113,15 +121,14 @@ def _operation(route: Route, shapes: dict[Any, Any], examples: Examples) -> dict
         "security": [{credential: []} for credential in route.policy.credentials],
         "x-policy": route.policy.name,
     }
-    if route.operation.body is not None:
-        content = {"schema": shapes[route.operation.body]} | _request_examples(
-            examples.requests(shapes[route.operation.body])
-        )
-        operation["requestBody"] = {
-            "required": not route.operation.is_body_optional,
-            "content": {route.operation.body_media.decode(): content},
+    if operation.body is not None:
+        shape = shapes[operation.body]
+        content = {"schema": shape} | _request_examples(examples.requests(shape))
+        described["requestBody"] = {
+            "required": not operation.is_body_optional,
+            "content": {operation.body_media.decode(): content},
         }
-    return operation
+    return described
 
 
 def _request_examples(made: dict[str, Any]) -> dict[str, Any]:
@@ -131,20 +138,17 @@ def _request_examples(made: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parameters(route: Route) -> list[Parameter]:
-    in_path = [
-        Parameter(n, "", {"type": "string"}, "path") for n in re.findall(r"{(\w+)}", route.path)
-    ]
-    return [
-        *in_path,
-        *route.operation.parameters,
-        *([ORGANIZATION] if route.policy.names_organization else []),
-    ]
+    found = []
+    for name in re.findall(r"{(\w+)}", route.path):
+        found.append(Parameter(name, "", {"type": "string"}, "path"))
+    found += route.operation.parameters
+    if route.policy.names_organization:
+        found.append(ORGANIZATION)
+    return found
 
 
 def _parameter(parameter: Parameter, examples: Examples) -> dict[str, Any]:
-    # Between commas.
-    several = {"style": "form", "explode": False} if parameter.schema["type"] == "array" else {}
-    return several | {
+    described = {
         "name": parameter.name,
         "in": parameter.where,
         "required": parameter.where == "path",
@@ -152,33 +156,31 @@ def _parameter(parameter: Parameter, examples: Examples) -> dict[str, Any]:
         "schema": parameter.schema,
         "example": examples.answer(parameter.schema, parameter.name),
     }
+    if parameter.schema["type"] == "array":
+        described |= {"style": "form", "explode": False}  # between commas
+    return described
 
 
 def _responses(route: Route, shapes: dict[Any, Any], examples: Examples) -> dict[str, Any]:
+    operation = route.operation
     success: dict[str, Any] = {"description": "Success"}
-    if route.operation.answer is not None:
-        shape = shapes[route.operation.answer]
-        example = examples.answer(shape)
-        success["content"] = {
-            _media(route.operation.answer_media): {"schema": shape}
-            | ({"example": example} if example else {})
-        }
-        if route.operation.csv_columns:
+    if operation.answer is not None:
+        content = {"schema": shapes[operation.answer]}
+        if example := examples.answer(content["schema"]):
+            content["example"] = example
+        success["content"] = {_media(operation.answer_media): content}
+        if operation.csv_columns:
             success["content"][_media(CSV)] = {"schema": {"type": "string"}}
-    elif route.operation.status != 204:
-        success["content"] = {_media(route.operation.answer_media): {"schema": {}}}
-    responses = {
-        str(status): success
-        for status in (route.operation.repeated_status, route.operation.status)
-        if status
-    }
+    elif operation.status != 204:
+        success["content"] = {_media(operation.answer_media): {"schema": {}}}
+    responses = {}
+    for status in (operation.repeated_status, operation.status):
+        if status:
+            responses[str(status)] = success
+    error_media = _media(operation.error_shape.media)
+    error_content = {error_media: {"schema": shapes[operation.error_shape.kind]}}
     for status, codes in sorted(codes_by_status(route).items()):
-        content = {
-            _media(route.operation.error_shape.media): {
-                "schema": shapes[route.operation.error_shape.kind]
-            }
-        }
-        responses[str(status)] = {"description": ", ".join(codes), "content": content}
+        responses[str(status)] = {"description": ", ".join(codes), "content": error_content}
     for code, response in responses.items():
         names = _header_names(route, int(code), success)
         response["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in names}
@@ -187,28 +189,43 @@ def _responses(route: Route, shapes: dict[Any, Any], examples: Examples) -> dict
 
 def _header_names(route: Route, status: int, success: dict[str, Any]) -> list[str]:
     """The headers that an answer of this status has, beside those of HTTP itself."""
-    is_success = status < errors.InvalidRequest.status
-    is_limited = status == errors.RateLimited.status
-    has = {
-        "etag": is_success
-        and any(_has_version(each.get("example")) for each in success.get("content", {}).values()),
-        "idempotent-replayed": is_success
-        and any(p.name == "idempotency-key" for p in route.operation.parameters),
-        "link": is_success and bool(route.operation.csv_columns),
-        "ratelimit": is_limited or (is_success and not route.operation.always),
-        "ratelimit-policy": is_limited or (is_success and not route.operation.always),
-        "retry-after": status in (errors.RateLimited.status, errors.Unavailable.status),
-        "www-authenticate": status == errors.Unauthorized.status,
-        "x-request-id": True,
-    }
-    return [name for name, is_sent in has.items() if is_sent]
+    found = ["x-request-id"]
+    if status == errors.RateLimited.status:
+        found += ["ratelimit", "ratelimit-policy"]
+    if status in (errors.RateLimited.status, errors.Unavailable.status):
+        found.append("retry-after")
+    if status == errors.Unauthorized.status:
+        found.append("www-authenticate")
+    if status < errors.InvalidRequest.status:
+        found += _success_header_names(route.operation, success)
+    return sorted(found)
+
+
+def _success_header_names(operation: Operation, success: dict[str, Any]) -> list[str]:
+    found = []
+    shown = success.get("content", {}).values()
+    if any(_has_version(each.get("example")) for each in shown):
+        found.append("etag")
+    if _has_parameter(operation, "idempotency-key"):
+        found.append("idempotent-replayed")
+    if operation.csv_columns:
+        found.append("link")
+    if not operation.always:
+        found += ["ratelimit", "ratelimit-policy"]
+    return found
+
+
+def _has_parameter(operation: Operation, name: str) -> bool:
+    return name in [each.name for each in operation.parameters]
 
 
 def _has_version(example: Any) -> bool:
     """Whether a thing has a version, or consists of parts that have one each."""
     if not isinstance(example, dict):
         return False
-    return "version" in example or (bool(example) and all(map(_has_version, example.values())))
+    if "version" in example:
+        return True
+    return bool(example) and all(map(_has_version, example.values()))
 
 
 def _media(content_type: bytes) -> str:
@@ -217,8 +234,9 @@ def _media(content_type: bytes) -> str:
 
 def errors_of(route: Route) -> list[type[PlatformError]]:
     """The errors that a route of this shape can answer, and those that it names itself."""
-    found: list[type[PlatformError]] = [errors.InternalError, *route.operation.errors]
-    if not route.operation.always:
+    operation = route.operation
+    found: list[type[PlatformError]] = [errors.InternalError, *operation.errors]
+    if not operation.always:
         found += [errors.Unavailable, errors.RateLimited]
     if route.method != "GET":
         found.append(errors.OutcomeUnknown)
@@ -226,24 +244,23 @@ def errors_of(route: Route) -> list[type[PlatformError]]:
         found += [errors.Unauthorized, errors.Forbidden, errors.InvalidRequest, errors.RateLimited]
     if "{" in route.path:
         found.append(errors.NotFound)
-    if route.operation.body is not None:
-        found += (
-            [errors.InvalidRequest, errors.InvalidJson]
-            if route.operation.body_media is JSON
-            else [errors.InvalidRequest]
-        )
+    if operation.body is not None:
+        found.append(errors.InvalidRequest)
+        if operation.body_media is JSON:
+            found.append(errors.InvalidJson)
         found += [errors.RequestTimeout, errors.PayloadTooLarge, errors.UnsupportedMediaType]
-    if not route.operation.any_query:
+    if not operation.any_query:
         found += [errors.InvalidRequest, errors.ValidationFailed]
-    if any(p.name == "next_cursor" for p in route.operation.parameters):
+    if _has_parameter(operation, "next_cursor"):
         found.append(errors.InvalidCursor)
-    if IF_MATCH in route.operation.parameters:
+    if IF_MATCH in operation.parameters:
         found.append(errors.VersionConflict)
     return list(dict.fromkeys(found))
 
 
 def codes_by_status(route: Route) -> dict[int, list[str]]:
+    status_of = route.operation.error_shape.status_of
     grouped: dict[int, list[str]] = {}
     for error in errors_of(route):
-        grouped.setdefault(route.operation.error_shape.status_of(error), []).append(error.code)
+        grouped.setdefault(status_of(error), []).append(error.code)
     return grouped

@@ -2,20 +2,30 @@
 from elsewhere."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from importlib import resources
 from typing import Any
 
 from trading_intents.errors import PlatformError
-from trading_intents.web.description.examples import Examples, Schema
+from trading_intents.web.description.examples import Examples, Schema, values_of
 from trading_intents.web.description.static import HTML, MEDIA, StaticFile, browser_headers
 
 STYLE_PATH = "/page.css"
 MAX_FIELD_DEPTH = 8
+BOUNDS = {
+    "minimum": "at least",
+    "maximum": "at most",
+    "minLength": "characters at least",
+    "maxLength": "characters at most",
+    "format": "format",
+    "pattern": "matching",
+}
 WHAT_IT_IS = (
-    "Applications submit intents: to create, replace or cancel an order. The platform checks them against controls, "
-    "records them for ever, sends each to the account's broker once, and streams what came of it."
+    "Applications submit intents: to create, replace or cancel an order. The platform checks them "
+    "against controls, records them for ever, sends each to the account's broker once, and streams "
+    "what came of it."
 )
 FIRST_ORDER = """. examples/demo.sh {url}
 curl -s {url}/v1/accounts/$ACCOUNT/intents \\
@@ -58,42 +68,47 @@ def _home(title: str, url: str, has_console: bool) -> str:
         "<li><a href=/openapi.json>openapi.json</a>: the same for programs (OpenAPI 3.1)"
         "<li><a href=/healthz>Liveness</a> and <a href=/readyz>readiness</a> of this process"
         "<li><a href=/metrics>Metrics</a> for Prometheus</ul>"
-        "<h2>Place a first order</h2><p>In another terminal, in the folder where you typed <code>make run</code>, with "
-        "the demo organization that it made:</p>"
+        "<h2>Place a first order</h2><p>In another terminal, in the folder where you typed "
+        "<code>make run</code>, with the demo organization that it made:</p>"
         f"<pre><code>{escape(FIRST_ORDER.format(url=url))}</code></pre>"
-        "<p>README.md goes on from here: the stream, controls, the history, an organization of your own.</p>"
+        "<p>README.md goes on from here: the stream, controls, the history, an organization of "
+        "your own.</p>"
     )
 
 
 def _reference(document: Mapping[str, Any], errors: Iterable[type[PlatformError]]) -> str:
     examples = Examples(document["components"]["schemas"])
-    operations = [
-        (method.upper(), path, operation)
-        for path, methods in document["paths"].items()
-        for method, operation in methods.items()
-    ]
-    links = []
+    contents = []
     sections = []
-    for tag in (tag["name"] for tag in document["tags"]):
-        sections.append(f"<h2>{escape(tag)}</h2>")
-        links.append(f"<li><strong>{escape(tag)}</strong>")
-        for method, path, operation in operations:
-            if operation["tags"] == [tag]:
-                sections.append(_operation(method, path, operation, examples))
-                name = operation["operationId"]
-                links.append(f"<li><a href=#{name}>{name}</a>")
-    codes = [
-        [f"{error.status}", f"<code>{error.code}</code>", escape(error.title)] for error in errors
-    ]
-    anchors = [error.code for error in errors]
+    for tag in document["tags"]:
+        title = escape(tag["name"])
+        contents.append(f"<li><strong>{title}</strong>")
+        sections.append(f"<h2>{title}</h2>")
+        for method, path, operation in _operations_of(document, tag["name"]):
+            name = operation["operationId"]
+            contents.append(f"<li><a href=#{name}>{name}</a>")
+            sections.append(_operation(method, path, operation, examples))
+    codes = {}
+    for error in errors:
+        codes[error.code] = [str(error.status), f"<code>{error.code}</code>", escape(error.title)]
+    problem = _fields({"$ref": "#/components/schemas/Problem"}, examples)
     return (
         f"<h1>{escape(document['info']['title'])}: the API</h1>"
-        "<p><a href=/>Start</a> · <a href=/openapi.json>openapi.json</a> · <a href=#errors>Errors</a></p>"
-        f"<nav><ul>{''.join(links)}</ul></nav>{''.join(sections)}"
-        "<h2 id=errors>Errors</h2><p>RFC 9457: <code>application/problem+json</code> with the fields below.</p>"
-        + _table(("Field", "Type", ""), _fields({"$ref": "#/components/schemas/Problem"}, examples))
-        + _table(("Status", "Code", "Meaning"), codes, anchors)
+        "<p><a href=/>Start</a> · <a href=/openapi.json>openapi.json</a> · "
+        "<a href=#errors>Errors</a></p>"
+        f"<nav><ul>{''.join(contents)}</ul></nav>{''.join(sections)}"
+        "<h2 id=errors>Errors</h2><p>RFC 9457: <code>application/problem+json</code> with the "
+        f"fields below.</p>{_table(('Field', 'Type', ''), problem)}"
+        f"{_table(('Status', 'Code', 'Meaning'), codes.values(), codes)}"
     )
+
+
+def _operations_of(document: Mapping[str, Any], tag: str) -> Iterator[tuple[str, str, Schema]]:
+    """The operations with their methods and paths."""
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            if operation["tags"] == [tag]:
+                yield method.upper(), path, operation
 
 
 def _operation(method: str, path: str, operation: Schema, examples: Examples) -> str:
@@ -107,53 +122,35 @@ def _operation(method: str, path: str, operation: Schema, examples: Examples) ->
         parts.append("<h4>Parameters</h4>" + _table(("Name", "Type", ""), rows))
     for media, content in operation.get("requestBody", {}).get("content", {}).items():
         parts.append(f"<h4>Body: {escape(media)}</h4>" + _content(content, examples))
+    failures = []
     for status, response in operation["responses"].items():
         if status.startswith("2"):
-            parts.append(
-                f"<h4>{status} {escape(', '.join(response.get('content', {})) or 'without a body')}</h4>"
-            )
-            parts += [
-                _content(content, examples) for content in response.get("content", {}).values()
-            ]
-    failures = [
-        [
-            status,
-            ", ".join(
-                f"<a href=#{code}>{code}</a>" for code in response["description"].split(", ")
-            ),
-        ]
-        for status, response in operation["responses"].items()
-        if not status.startswith("2")
-    ]
-    parts.append("<h4>Errors</h4>" + _table(("Status", "Code"), failures) + "</section>")
+            bodies = response.get("content", {})
+            parts.append(f"<h4>{status} {escape(', '.join(bodies) or 'without a body')}</h4>")
+            for content in bodies.values():
+                parts.append(_content(content, examples))
+        else:
+            codes = re.sub(r"(\w+)", r"<a href=#\1>\1</a>", response["description"])
+            failures.append([status, codes])
+    parts.append(f"<h4>Errors</h4>{_table(('Status', 'Code'), failures)}</section>")
     return "".join(parts)
 
 
 def _parameter(parameter: Schema, examples: Examples) -> list[str]:
     name = f"<code>{escape(parameter['name'])}</code>"
     location = parameter["in"] + (", required" if parameter["required"] else "")
-    shown = (
-        f" Such as <code>{escape(str(parameter['example']))}</code>."
-        if parameter["example"] is not None
-        else ""
-    )
-    return [
-        name,
-        f"{_type(parameter['schema'], examples)} ({location})",
-        escape(parameter["description"]) + shown,
-    ]
+    meaning = escape(parameter["description"])
+    if parameter["example"] is not None:
+        meaning += f" Such as <code>{escape(str(parameter['example']))}</code>."
+    return [name, f"{_type(parameter['schema'], examples)} ({location})", meaning]
 
 
 def _content(content: Schema, examples: Examples) -> str:
-    made = content.get("examples") or (
-        {"": {"value": content["example"]}} if "example" in content else {}
-    )
-    shown = "".join(
-        f"<pre><code>{escape(json.dumps(example['value'], indent=1))}</code></pre>"
-        for example in made.values()
-    )
     rows = list(_fields(content["schema"], examples))
-    return (_table(("Field", "Type", ""), rows) if rows else "") + shown
+    shown = _table(("Field", "Type", ""), rows) if rows else ""
+    for value in values_of(content):
+        shown += f"<pre><code>{escape(json.dumps(value, indent=1))}</code></pre>"
+    return shown
 
 
 def _fields(
@@ -161,11 +158,10 @@ def _fields(
 ) -> Iterator[list[str]]:
     """A row for each field, and for each field within it."""
     resolved = examples.resolve(schema)
-    for choice in [
-        *resolved.get("anyOf", ()),
-        *([resolved["items"]] if "items" in resolved else ()),
-    ]:
-        yield from _fields(choice, examples, path + ("[]" if "items" in resolved else ""), depth)
+    for choice in resolved.get("anyOf", ()):
+        yield from _fields(choice, examples, path, depth)
+    if "items" in resolved:
+        yield from _fields(resolved["items"], examples, f"{path}[]", depth)
     for name, field in resolved.get("properties", {}).items():
         here = f"{path}.{name}".lstrip(".")
         need = "required" if name in resolved.get("required", ()) else "optional"
@@ -183,21 +179,22 @@ def _type(schema: Schema, examples: Examples) -> str:
     kind = str(resolved.get("type", "anything"))
     if kind == "array" and "items" in resolved:
         return f"array of {_type(resolved['items'], examples)}"
-    bounds = {"minimum": "at least", "maximum": "at most", "minLength": "characters at least"}
-    bounds |= {"maxLength": "characters at most", "format": "format", "pattern": "matching"}
-    limits = [
-        f"{words} {escape(str(resolved[name]))}"
-        for name, words in bounds.items()
-        if name in resolved
-    ]
-    return ", ".join([kind, *limits])
+    for name, words in BOUNDS.items():
+        if name in resolved:
+            kind += f", {words} {escape(str(resolved[name]))}"
+    return kind
 
 
-def _table(titles: tuple[str, ...], rows: Iterable[list[str]], anchors: Iterable[str] = ()) -> str:
-    head = "".join(f"<th>{title}</th>" for title in titles)
-    names = [f" id={anchor}" for anchor in anchors]
-    lines = [
-        f"<tr{names[index] if names else ''}>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>"
-        for index, row in enumerate(rows)
-    ]
-    return f"<div class=scroll><table><tr>{head}</tr>{''.join(lines)}</table></div>"
+def _table(titles: Iterable[str], rows: Iterable[list[str]], anchors: Iterable[str] = ()) -> str:
+    """`anchors` are the rows' ids; without any the rows have none."""
+    lines = [f"<tr>{_cells('th', titles)}</tr>"]
+    ids = iter(anchors)
+    for row in rows:
+        anchor = next(ids, None)
+        start = "<tr>" if anchor is None else f"<tr id={anchor}>"
+        lines.append(f"{start}{_cells('td', row)}</tr>")
+    return f"<div class=scroll><table>{''.join(lines)}</table></div>"
+
+
+def _cells(kind: str, texts: Iterable[str]) -> str:
+    return "".join(f"<{kind}>{text}</{kind}>" for text in texts)

@@ -50,10 +50,9 @@ class StaticFile:
 
     def answer(self, request: Request) -> Answer:
         known = request.header(b"if-none-match") or ""
+        answer = Answer(content_type=self._media, headers=list(self._headers))
         if self._etag in known or known == "*":
-            return Answer(
-                body=b"", status=304, content_type=self._media, headers=list(self._headers)
-            )
-        return Answer(
-            body=self._content, status=200, content_type=self._media, headers=list(self._headers)
-        )
+            answer.status = 304
+        else:
+            answer.body = self._content
+        return answer

@@ -76,7 +76,8 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._peer = str((transport.get_extra_info("peername") or ("unknown",))[0])
+        address = transport.get_extra_info("peername")
+        self._peer = str(address[0]) if address else "unknown"
         if refusal := self._table.add(self, self._peer):
             self._refuse(refusal)
 
@@ -90,7 +91,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._pending.abandon()
         if self._feed:
             self._feed.close()
-        self._settle()
+        self._notify_idle()
 
     def eof_received(self) -> bool:
         """Answers what a client that half-closes its connection has sent; a stream of events
@@ -99,7 +100,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._stop_receiving()
         if self._feed or not self._is_busy:
             self._close()
-        self._settle()
+        self._notify_idle()
         return True
 
     def pause_writing(self) -> None:
@@ -309,7 +310,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._task = self._loop.create_task(self._answer_all())
             if not self._is_reading:
                 self._read_on()
-        self._settle()
+        self._notify_idle()
 
     async def _answer_all(self) -> None:
         try:
@@ -333,7 +334,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         finally:
             self._task = None
             self._idle_deadline = self._loop.time() + KEEP_ALIVE_SECONDS
-            self._settle()
+            self._notify_idle()
 
     def _write_answer(self, answer: Answer, method: str, keep: bool) -> None:
         if answer.status == HTTPStatus.TOO_MANY_REQUESTS:
@@ -404,7 +405,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._write_deadline = self._loop.time() + limit_seconds
         self._transport.close()
 
-    def _settle(self) -> None:
+    def _notify_idle(self) -> None:
         """Notifies the table when no request waits for an answer, and the application when none is
         arriving either."""
         if self._task is not None or self._pending is not None or self._waiting:

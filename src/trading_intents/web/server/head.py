@@ -19,14 +19,18 @@ def check_head(
         raise InvalidRequest("not an HTTP/1.1 request")
     if b"host" not in named and version == "1.1":
         raise InvalidRequest("the Host header is missing")
-    for single in _SINGLE:
-        if len(named) != len(headers) and sum(name == single for name, _ in headers) > 1:
-            raise InvalidRequest(f"the header {single.decode()} is sent more than once")
+    if len(named) != len(headers):
+        names = [name for name, _ in headers]
+        for single in _SINGLE:
+            if names.count(single) > 1:
+                raise InvalidRequest(f"the header {single.decode()} is sent more than once")
     if len(headers) > MAX_HEADERS:
         raise InvalidRequest(f"the request has more than {MAX_HEADERS} headers")
     coding = named.get(b"transfer-encoding")
-    if coding is not None and (coding.strip(b" \t").lower() != b"chunked" or version == "1.0"):
-        raise InvalidRequest("Transfer-Encoding must be chunked")
+    if coding is not None:
+        is_chunked = coding.strip(b" \t").lower() == b"chunked"
+        if not is_chunked or version == "1.0":
+            raise InvalidRequest("Transfer-Encoding must be chunked")
     if parser.should_upgrade() and (coding is not None or b"content-length" in named):
         raise InvalidRequest("a request with a body cannot ask for another protocol")
 
@@ -34,7 +38,9 @@ def check_head(
 def says_close(headers: Headers) -> bool:
     """Whether a Connection header says so, beside whatever else; httptools overlooks it in
     HTTP/1.0."""
-    values = (value for name, value in headers if name == b"connection")
-    return any(
-        option.strip(b" \t") == b"close" for value in values for option in value.lower().split(b",")
-    )
+    for name, value in headers:
+        if name == b"connection":
+            for option in value.lower().split(b","):
+                if option.strip(b" \t") == b"close":
+                    return True
+    return False

@@ -13,7 +13,7 @@ from trading_intents.web.server.table import ConnectionLimits, ConnectionTable
 from trading_intents.web.server.tls import CertificateFiles, accept
 
 BACKLOG = 2048
-MAX_ACCEPTED = 16  # in each turn of the loop
+MAX_ACCEPTED = 16  # in each round of the loop
 
 
 def bind(host: str, port: int, setting: str = "HTTP", *, listens: bool = True) -> socket.socket:

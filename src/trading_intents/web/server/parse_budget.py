@@ -8,7 +8,7 @@ from typing import Protocol
 
 from trading_intents.loops import FairQueue
 
-TURN_SECONDS = 0.001  # of each turn of the loop, for parsing the bytes of all connections
+SLOT_SECONDS = 0.001  # of each round of the loop, for parsing the bytes of all connections
 
 
 class WaitingConnection(Hashable, Protocol):
@@ -17,35 +17,35 @@ class WaitingConnection(Hashable, Protocol):
 
 
 class ParseBudget:
-    """Makes a connection wait when a turn's time is used up or others wait; addresses in turn parse
-    one piece."""
+    """Makes a connection wait when a round's time is used up or others wait; addresses in turn
+    parse one piece."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._waiting = FairQueue[Hashable, WaitingConnection]()
-        # By time.monotonic(): the loop's own time stands still during a turn. None: nothing was
+        # By time.monotonic(): the loop's own time stands still during a round. None: nothing was
         # parsed in this one.
-        self._turn_ends_at: float | None = None
+        self._slot_ends_at: float | None = None
 
     def has_time(self) -> bool:
         if self._waiting.count:
             return False
-        return time.monotonic() < (self._turn_ends_at or self._begin_turn())
+        return time.monotonic() < (self._slot_ends_at or self._begin_slot())
 
     def wait(self, address: Hashable, connection: WaitingConnection) -> None:
         self._waiting.append(address, connection)
-        if self._turn_ends_at is None:
-            self._begin_turn()
+        if self._slot_ends_at is None:
+            self._begin_slot()
 
-    def _begin_turn(self) -> float:
-        self._turn_ends_at = time.monotonic() + TURN_SECONDS
-        self._loop.call_soon(self._end_turn)
-        return self._turn_ends_at
+    def _begin_slot(self) -> float:
+        self._slot_ends_at = time.monotonic() + SLOT_SECONDS
+        self._loop.call_soon(self._end_slot)
+        return self._slot_ends_at
 
-    def _end_turn(self) -> None:
-        self._turn_ends_at = None
+    def _end_slot(self) -> None:
+        self._slot_ends_at = None
         if self._waiting.count:
-            ends_at = self._begin_turn()
+            ends_at = self._begin_slot()
             while connection := self._waiting.pop():
                 connection.parse_piece()
                 if time.monotonic() >= ends_at:

@@ -26,7 +26,7 @@ PROBE_RESERVE = 16
 MAX_REFUSED = 16  # connections answered 429 within a second, before any is held back
 
 
-class ConnectionLimits(FrozenStruct, frozen=True):
+class ConnectionLimits(FrozenStruct):
     total: int
     per_address: int  # trusted proxies are exempt
 
@@ -106,12 +106,11 @@ class ConnectionTable:
         """Closes the connection that has been without a request for longest. Those of the reserve
         stay while it has room."""
         has_reserve = len(self.connections) <= self._limits.total + PROBE_RESERVE
-        oldest = next(
-            (each for each in self._quiet if not has_reserve or each not in self._probing), None
-        )
-        if oldest is not None:
-            self.remove(oldest)
-            oldest.abort()
+        for connection in self._quiet:
+            if not has_reserve or connection not in self._probing:
+                self.remove(connection)
+                connection.abort()
+                return
 
     def set_busy(self, connection: OpenConnection, path: bytes) -> PlatformError | None:
         """Notes that a connection has a whole request. Gives the refusal of one of the reserve that
@@ -170,8 +169,11 @@ class ConnectionTable:
             connection.check(now)
 
     async def close(self) -> None:
-        tasks = [task for connection in list(self.connections) if (task := connection.finish())]
-        if tasks:
-            _, late = await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
+        answering = []
+        for connection in list(self.connections):
+            if task := connection.finish():
+                answering.append(task)
+        if answering:
+            _, late = await asyncio.wait(answering, timeout=CLOSE_SECONDS)
             for task in late:
                 task.cancel()

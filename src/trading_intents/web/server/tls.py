@@ -2,7 +2,6 @@
 connections, which count as connections from their first byte on."""
 
 import asyncio
-import os
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -53,9 +52,8 @@ class CertificateFiles:
             return False
         return True
 
-    def _stamps(self) -> list[tuple[int, ...]]:
-        found = [os.stat(path) for path in (self.certificate, self.key)]
-        return [(each.st_mtime_ns, each.st_size, each.st_ino) for each in found]
+    def _stamps(self) -> list[tuple[int, int, int]]:
+        return [_stamp(self.certificate), _stamp(self.key)]
 
     def _load(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -68,15 +66,22 @@ class CertificateFiles:
         return context
 
 
+def _stamp(path: Path) -> tuple[int, int, int]:
+    found = path.stat()
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
 def certificate_files(
     settings: Settings, setting: str, metrics: Metrics, log: Log
 ) -> CertificateFiles | None:
     """Reads the certificate of a port, HTTP_TLS or gRPC's TLS, if it has one."""
-    certificate, key = (
-        getattr(settings, f"{setting}_{file}_FILE".lower()) for file in ("CERTIFICATE", "KEY")
-    )
-    on_read = metrics.certificate_expires.labels("http" if setting == "HTTP_TLS" else "grpc").set
-    return CertificateFiles(certificate, key, setting, on_read, log) if certificate else None
+    certificate: str = getattr(settings, f"{setting.lower()}_certificate_file")
+    key: str = getattr(settings, f"{setting.lower()}_key_file")
+    if not certificate:
+        return None
+    port = "http" if setting == "HTTP_TLS" else "grpc"
+    on_read = metrics.certificate_expires.labels(port).set
+    return CertificateFiles(certificate, key, setting, on_read, log)
 
 
 class TlsConnection(HttpConnection):
@@ -126,7 +131,7 @@ class Handshake:
 
 
 async def accept(table: ConnectionTable, listener: socket, files: CertificateFiles) -> None:
-    """Accepts one connection in each turn of the loop, as each costs a signature."""
+    """Accepts one connection in each round of the loop, as each costs a signature."""
     loop = asyncio.get_running_loop()
     while True:
         try:

@@ -59,6 +59,16 @@ def trade_linked(client: TradingClient, heard: Callable[[str], list[Any]]) -> di
     }
 
 
+def market_order(quantity: int) -> MarketOrderRequest:
+    return MarketOrderRequest(
+        symbol="ACME",
+        qty=quantity,
+        side=OrderSide.BUY,
+        time_in_force=TimeInForce.DAY,
+        client_order_id="w1",
+    )
+
+
 def main(url: str, key: str, secret: str) -> None:
     client = TradingClient(key, secret, paper=True, url_override=url)
     stream = TradingStream(
@@ -80,15 +90,7 @@ def main(url: str, key: str, secret: str) -> None:
             found.append(updates.get(timeout=WAIT_SECONDS))
         return found
 
-    bought = client.submit_order(
-        MarketOrderRequest(
-            symbol="ACME",
-            qty=10,
-            side=OrderSide.BUY,
-            time_in_force=TimeInForce.DAY,
-            client_order_id="w1",
-        )
-    )
+    bought = client.submit_order(market_order(10))
     filled = heard("fill")
     resting = client.submit_order(
         LimitOrderRequest(
@@ -107,15 +109,7 @@ def main(url: str, key: str, secret: str) -> None:
     client.cancel_order_by_id(changed.id)
     ended = heard("canceled")
     try:
-        client.submit_order(
-            MarketOrderRequest(
-                symbol="ACME",
-                qty=1,
-                side=OrderSide.BUY,
-                time_in_force=TimeInForce.DAY,
-                client_order_id="w1",
-            )
-        )
+        client.submit_order(market_order(1))
         refused = None
     except APIError as error:
         refused = [error.status_code, error.code, error.message]

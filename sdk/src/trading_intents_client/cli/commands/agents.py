@@ -25,7 +25,7 @@ def mcp(
     """Serve tools to an AI agent over standard input and output (Model Context Protocol)."""
     with exit_codes():
         try:
-            from trading_intents_client.agents.server import serve_stdio  # noqa: PLC0415  # takes a second, and an extra
+            from trading_intents_client.agents.server import serve_stdio  # noqa: PLC0415  # slow
         except ModuleNotFoundError as error:
             if error.name not in OF_EXTRA:
                 raise

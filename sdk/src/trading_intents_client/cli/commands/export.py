@@ -94,7 +94,7 @@ def write_csv(records: Iterable[object], names: Iterable[str]) -> None:
     out = csv.writer(sys.stdout, lineterminator="\n")
     out.writerow(fields)
     for record in records:
-        values = msgspec.structs.asdict(record)  # type: ignore[arg-type]  # every record is a struct
+        values = msgspec.structs.asdict(record)  # type: ignore[arg-type]  # a struct
         out.writerow([_text(values[name]) for name in fields])
 
 

@@ -89,15 +89,20 @@ def _placing(name: str) -> Callable[..., None]:
         key: IdempotencyKey = None,
         as_json: AsJson = False,
     ) -> None:
-        prices = {"--limit": limit, "--stop": stop, "--trail": trail, "--trail-bps": trail_bps}
-        exits = {
+        if stop_loss_limit is not None and stop_loss is None:
+            raise typer.BadParameter("--stop-loss-limit is the limit of a --stop-loss")
+        options = {
+            "--limit": limit,
+            "--stop": stop,
+            "--trail": trail,
+            "--trail-bps": trail_bps,
             "--take-profit": take_profit,
             "--stop-loss": stop_loss,
             "--stop-loss-limit": stop_loss_limit,
+            "--oco": oco,
+            "--tif": tif,
+            "--account": account or None,
         }
-        if stop_loss_limit is not None and stop_loss is None:
-            raise typer.BadParameter("--stop-loss-limit is the limit of a --stop-loss")
-        options = {**prices, **exits, "--oco": oco, "--tif": tif, "--account": account or None}
         flags = {"--wait": wait, "--timeout": timeout if wait else None, "--json": as_json}
         with (
             exit_codes(typed(name, symbol, amount(quantity), options, flags)),
@@ -108,18 +113,13 @@ def _placing(name: str) -> Callable[..., None]:
             terms = Terms(
                 limit=limit, stop=stop, trail=trail, trail_bps=trail_bps, time_in_force=tif
             )
-            loss = (
-                stop_loss
-                if stop_loss is None or stop_loss_limit is None
-                else (stop_loss, stop_loss_limit)
-            )
             command = create_command(
                 symbol,
                 SIDES[name],
                 quantity,
                 **terms,
                 take_profit=take_profit,
-                stop_loss=loss,
+                stop_loss=_stop_prices(stop_loss, stop_loss_limit),
                 one_cancels_other=oco,
             )
             placed = chosen.submit(command, idempotency_key=key)
@@ -128,11 +128,18 @@ def _placing(name: str) -> Callable[..., None]:
                 _report_end(placed, timeout, as_json)
                 return
             line = f"accepted: {name} {amount(quantity)} {symbol.upper()}, order {placed.intent_id}"
-            line += "".join(f"\n  {leg.leg}: order {leg.intent_id}" for leg in placed.legs)
+            for leg in placed.legs:
+                line += f"\n  {leg.leg}: order {leg.intent_id}"
             print_json(placed) if as_json else typer.echo(line)
             _warn_of_broker(chosen, "waits")
 
     return place
+
+
+def _stop_prices(
+    stop: Decimal | None, limit: Decimal | None
+) -> Decimal | tuple[Decimal, Decimal] | None:
+    return stop if stop is None or limit is None else (stop, limit)
 
 
 def _warn_of_broker(account: Account, consequence: str) -> None:

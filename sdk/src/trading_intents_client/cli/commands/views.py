@@ -183,7 +183,7 @@ def _event_json(event: Event) -> dict[str, object]:
 
 def watch(account: AccountName = "") -> None:
     """Show orders, positions and events as they change, until q or Ctrl-C."""
-    from trading_intents_client.cli.watch.live import watch_account  # noqa: PLC0415  # no other command needs it
+    from trading_intents_client.cli.watch.live import watch_account  # noqa: PLC0415  # slow
 
     if not sys.stdout.isatty():
         typer.echo("watch needs a terminal; `trading-intents events` prints lines", err=True)

@@ -106,7 +106,7 @@ class Blotter:
         self.notice: str | None = None
         self._events: deque[tuple[datetime, str]] = deque(maxlen=MAX_EVENTS)
 
-    def mark_connected(self) -> None:
+    def note_connected(self) -> None:
         """The stream is served now, also when nothing happens."""
         self.connected_at = time.monotonic()
 
@@ -151,10 +151,10 @@ class Blotter:
         found = _position_rows(positions)
         with self._lock:
             # The stream may have had a fill while they were read.
-            newer = {
-                key: row for key, row in self._positions.items() if _is_newer(row, found.get(key))
-            }
-            self._positions = found | newer
+            for symbol, row in self._positions.items():
+                if _is_newer(row, found.get(symbol)):
+                    found[symbol] = row
+            self._positions = found
             self.trouble = None
 
     def orders(self) -> list[BlotterOrder]:
@@ -203,11 +203,8 @@ class Blotter:
         """The symbols of which something is held that an entry's exits do not cover."""
         with self._lock:
             bare = {row.symbol for row in self._orders.values() if row.is_unprotected}
-            return sorted(
-                symbol
-                for symbol in bare
-                if symbol in self._positions and self._positions[symbol].quantity
-            )
+            held = {row.symbol for row in self._positions.values() if row.quantity}
+            return sorted(bare & held)
 
     def events(self) -> list[tuple[datetime, str]]:
         """The newest last."""
@@ -279,10 +276,10 @@ def _is_newer(known: BlotterPosition, read: BlotterPosition | None) -> bool:
 
 
 def _position_rows(positions: Iterable[Position]) -> dict[str, BlotterPosition]:
-    return {
-        each.symbol: _position_row(each, each.market_price, each.unrealized_pnl)
-        for each in positions
-    }
+    rows = {}
+    for each in positions:
+        rows[each.symbol] = _position_row(each, each.market_price, each.unrealized_pnl)
+    return rows
 
 
 def _position_row(

@@ -9,15 +9,25 @@ from trading_intents_client.cli.watch.blotter import MAX_ORDERS, Blotter, Blotte
 PAGE = 10
 # What terminals send for a key: one byte, or an escape sequence.
 KEY = re.compile(rb"\x1b[\[O]\d*[A-Za-z~]|.", re.DOTALL)
-MOVES = {
-    -1: (b"\x1b[A", b"\x1bOA", b"k"),
-    1: (b"\x1b[B", b"\x1bOB", b"j"),
-    -PAGE: (b"\x1b[5~",),
-    PAGE: (b"\x1b[6~", b" "),
-    -MAX_ORDERS: (b"\x1b[H", b"\x1bOH", b"\x1b[1~", b"g"),
-    MAX_ORDERS: (b"\x1b[F", b"\x1bOF", b"\x1b[4~", b"G"),
+STEPS = {
+    b"\x1b[A": -1,
+    b"\x1bOA": -1,
+    b"k": -1,
+    b"\x1b[B": 1,
+    b"\x1bOB": 1,
+    b"j": 1,
+    b"\x1b[5~": -PAGE,
+    b"\x1b[6~": PAGE,
+    b" ": PAGE,
+    b"\x1b[H": -MAX_ORDERS,
+    b"\x1bOH": -MAX_ORDERS,
+    b"\x1b[1~": -MAX_ORDERS,
+    b"g": -MAX_ORDERS,
+    b"\x1b[F": MAX_ORDERS,
+    b"\x1bOF": MAX_ORDERS,
+    b"\x1b[4~": MAX_ORDERS,
+    b"G": MAX_ORDERS,
 }
-STEPS = {key: steps for steps, keys in MOVES.items() for key in keys}
 HELP = " q ends  arrows select  c cancels"
 
 

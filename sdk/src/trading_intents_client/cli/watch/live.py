@@ -58,7 +58,7 @@ def watch_account(account: Account, url: str) -> None:
         def show() -> None:
             is_connected = stream.is_connected
             if is_connected:
-                blotter.mark_connected()
+                blotter.note_connected()
             live.update(draw(blotter, is_connected, *console.size), refresh=True)
 
         try:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
 
-from rich.console import RenderableType
+from rich.console import JustifyMethod, RenderableType
 from rich.layout import Layout
 from rich.panel import Panel
 from rich.table import Table
@@ -141,31 +141,39 @@ def _order_table(
 
 
 def _order_columns(shown: list[BlotterOrder], width: int) -> dict[str, list[Text]]:
-    columns = {
-        "time": [Text(_clock(row.at)) for row in shown],
-        "symbol": [Text(row.symbol, style="bold") for row in shown],
-        "side": [Text(row.side, style="cyan" if row.side == "BUY" else "magenta") for row in shown],
-        "quantity": _numbers([row.quantity for row in shown]),
-        "filled": _numbers([row.filled for row in shown]),
-        "limit": _numbers([row.limit_price for row in shown]),
-        "stop": _numbers([row.stop_price for row in shown]),
-        "average": _numbers(
-            [rounded(row.average_price, row.limit_price, row.stop_price) for row in shown]
-        ),
-        "status": [Text(row.status, style=COLOURS.get(row.status, "")) for row in shown],
-        "reason": [Text(row.reason or "") for row in shown],
-    }
+    """Those that have room, without the prices that no order has."""
+    columns = _all_order_columns(shown)
     if width < NARROW:
-        return {name: columns[name] for name in ("symbol", "side", "quantity", "status")}
+        return _choose(columns, "symbol", "side", "quantity", "status")
+    for name in PRICES:
+        if all(cell.plain == NONE for cell in columns[name]):
+            del columns[name]
     if width < ROOMY:
         del columns["reason"]
-        if any(row.stop_price is not None for row in shown):
-            del columns["average"]  # the fills show their prices
-    return {
-        name: cells
-        for name, cells in columns.items()
-        if name not in PRICES or any(c.plain != NONE for c in cells)
-    }
+        if "stop" in columns:
+            columns.pop("average", None)  # the fills show their prices
+    return columns
+
+
+def _all_order_columns(shown: list[BlotterOrder]) -> dict[str, list[Text]]:
+    averages = [rounded(row.average_price, row.limit_price, row.stop_price) for row in shown]
+    columns: dict[str, list[Text]] = {"time": [], "symbol": [], "side": []}
+    for row in shown:
+        columns["time"].append(Text(_clock(row.at)))
+        columns["symbol"].append(Text(row.symbol, style="bold"))
+        columns["side"].append(Text(row.side, style="cyan" if row.side == "BUY" else "magenta"))
+    columns["quantity"] = _numbers([row.quantity for row in shown])
+    columns["filled"] = _numbers([row.filled for row in shown])
+    columns["limit"] = _numbers([row.limit_price for row in shown])
+    columns["stop"] = _numbers([row.stop_price for row in shown])
+    columns["average"] = _numbers(averages)
+    columns["status"] = [Text(row.status, style=COLOURS.get(row.status, "")) for row in shown]
+    columns["reason"] = [Text(row.reason or "") for row in shown]
+    return columns
+
+
+def _choose(columns: dict[str, list[Text]], *names: str) -> dict[str, list[Text]]:
+    return {name: columns[name] for name in names}
 
 
 def _numbers(values: Sequence[Decimal | None]) -> list[Text]:
@@ -185,7 +193,7 @@ def _positions(blotter: Blotter, rows: int, width: int) -> Panel:
         "unrealized": _results([rounded(row.unrealized_pnl, row.market_price) for row in shown]),
     }
     if width < NARROW:
-        columns = {name: columns[name] for name in ("symbol", "quantity", "price", "unrealized")}
+        columns = _choose(columns, "symbol", "quantity", "price", "unrealized")
     table = _table(list(columns))
     for cells in zip(*columns.values(), strict=True):
         table.add_row(*cells)
@@ -202,13 +210,10 @@ def _results(values: Sequence[Decimal | None]) -> list[Text]:
 
 def _fills(blotter: Blotter, rows: int) -> Panel:
     found = blotter.fills()[: max(rows, 0)]
-    lines = [
-        (
-            f"{_clock(fill.at)} {fill.side} {amount(fill.quantity)} {fill.symbol} at "
-            f"{amount(fill.price)}"
-        )
-        for fill in found
-    ]
+    lines = []
+    for fill in found:
+        what = f"{fill.side} {amount(fill.quantity)} {fill.symbol} at {amount(fill.price)}"
+        lines.append(f"{_clock(fill.at)} {what}")
     return _panel(Text("\n".join(lines) or "no fills", no_wrap=True, overflow="ellipsis"), "fills")
 
 
@@ -227,8 +232,8 @@ def _table(columns: list[str]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
     texts = {"time", "symbol", "side", "status", "reason"}
     for name in columns:
-        justify = "left" if name in texts else "right"
-        table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]  # literals
+        justify: JustifyMethod = "left" if name in texts else "right"
+        table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis")
     return table
 
 

@@ -74,26 +74,32 @@ def with_reserve(
 ) -> PaperOrder:
     """Reserves what the account must be able to pay: at the order's limit, else at the present
     price. A limit reserves for the stop beside it too; exits only close."""
-    if order.leg:
+    if order.leg or order.side is OrderSide.SELL:
         return order
-    beside = [
-        *(leg for leg in legs if leg.side is order.side),
-        *(each for each in working if are_pair(each, order)),
-    ]
-    limit = max([order.limit_price or ZERO, *(each.price or ZERO for each in beside)])
+    limit = _highest_limit(order, working, legs)
     stop = order.price or ZERO
     seen = market_price(order, quote) if quote is not None else ZERO
-    match order.side:
-        case OrderSide.SELL:
-            return order
-        case OrderSide.BUY:
-            short = max(-held.position, ZERO) - sum(each.covers for each in _others(order, working))
-            covers = min(order.leaves, max(short, ZERO))
-            return replace(order, covers=covers, reserve_price=limit or max(stop, seen))
-        case OrderSide.SELL_SHORT:
-            return replace(
-                order, reserve_price=max(limit, stop if order.waits_for_trigger else seen)
-            )
+    if order.side is OrderSide.BUY:
+        covered = sum((each.covers for each in _others(order, working)), ZERO)
+        short = max(-held.position - covered, ZERO)
+        price = limit or max(stop, seen)
+        return replace(order, covers=min(order.leaves, short), reserve_price=price)
+    price = max(limit, stop if order.waits_for_trigger else seen)
+    return replace(order, reserve_price=price)
+
+
+def _highest_limit(
+    order: PaperOrder, working: Sequence[PaperOrder], legs: Sequence[PaperTerms]
+) -> Decimal:
+    """Of the order and of what is beside it."""
+    limit = order.limit_price or ZERO
+    for leg in legs:
+        if leg.side is order.side:
+            limit = max(limit, leg.price or ZERO)
+    for each in working:
+        if are_pair(each, order):
+            limit = max(limit, each.price or ZERO)
+    return limit
 
 
 def lacks_power(order: PaperOrder, account: PaperAccount, released: Decimal = ZERO) -> str | None:

@@ -25,10 +25,9 @@ def after_fill(
     """Exits work what their entry has filled; what one of a pair fills, the other no longer
     works."""
     for leg in exits_of(orders, order):
-        grown = replace(
-            leg, is_held=False, quantity=quantity if leg.is_held else leg.quantity + quantity
-        )
-        is_reported = grown.leaves > 0 and grown.quantity != leg.quantity
+        total = quantity if leg.is_held else leg.quantity + quantity
+        grown = replace(leg, is_held=False, quantity=total)
+        is_reported = grown.leaves > 0 and total != leg.quantity
         yield grown, EventKind.REPLACED if is_reported else None, None
     other = pair_of(orders, order)
     if other is None:
@@ -57,9 +56,8 @@ def after_end(
         yield _ended(other, order.status, reason)
     elif other:
         was_filled = order.status is PaperOrderStatus.FILLED
-        yield _ended(
-            other, PaperOrderStatus.CANCELLED, PAIR_FILLED if was_filled else PAIR_CANCELLED
-        )
+        reason = PAIR_FILLED if was_filled else PAIR_CANCELLED
+        yield _ended(other, PaperOrderStatus.CANCELLED, reason)
 
 
 def _ended(order: PaperOrder, status: PaperOrderStatus, reason: str | None) -> Change:
@@ -67,16 +65,16 @@ def _ended(order: PaperOrder, status: PaperOrderStatus, reason: str | None) -> C
 
 
 def exits_of(orders: Mapping[int, PaperOrder], entry: PaperOrder) -> list[PaperOrder]:
-    return [
-        each
-        for each in orders.values()
-        if each.parent == entry.number and each.is_exit and _works(each)
-    ]
+    legs = [each for each in orders.values() if each.parent == entry.number]
+    return [leg for leg in legs if leg.is_exit and leg.is_working]
 
 
 def pair_of(orders: Mapping[int, PaperOrder], order: PaperOrder) -> PaperOrder | None:
     """The working order of which a fill lowers this one."""
-    return next((each for each in orders.values() if _works(each) and are_pair(each, order)), None)
+    for each in orders.values():
+        if each.is_working and are_pair(each, order):
+            return each
+    return None
 
 
 def are_pair(one: PaperOrder, other: PaperOrder) -> bool:
@@ -89,27 +87,27 @@ def are_pair(one: PaperOrder, other: PaperOrder) -> bool:
 
 def may_grow(orders: Mapping[int, PaperOrder], order: PaperOrder) -> bool:
     """Whether it is an exit whose entry may still fill."""
-    entry = orders.get(order.parent) if order.is_exit and order.parent else None
-    return entry is not None and _works(entry)
+    entry = _entry_of(orders, order)
+    return entry is not None and entry.is_working
 
 
-def turn(orders: Mapping[int, PaperOrder], order: PaperOrder) -> tuple[int, int]:
+def _entry_of(orders: Mapping[int, PaperOrder], order: PaperOrder) -> PaperOrder | None:
+    return orders.get(order.parent) if order.is_exit and order.parent else None
+
+
+def matching_rank(orders: Mapping[int, PaperOrder], order: PaperOrder) -> tuple[int, int]:
     """Orders are matched in order of acceptance, an exit never before its entry, which a REPLACE
     may have moved."""
-    entry = orders.get(order.parent) if order.is_exit and order.parent else None
+    entry = _entry_of(orders, order)
     return max(order.place, entry.place if entry else 0), order.place
 
 
 def counted(orders: Collection[PaperOrder], order: PaperOrder) -> list[PaperOrder]:
     """Those that fill beside the order: of a pair one counts, and what is paired with the order
     itself does not."""
-    others = [each for each in orders if not are_pair(each, order)]
-    return [
-        each
-        for n, each in enumerate(others)
-        if not any(are_pair(each, earlier) for earlier in others[:n])
-    ]
-
-
-def _works(order: PaperOrder) -> bool:
-    return order.status is PaperOrderStatus.WORKING
+    alone = [each for each in orders if not are_pair(each, order)]
+    found = list[PaperOrder]()
+    for number, each in enumerate(alone):
+        if not any(are_pair(each, earlier) for earlier in alone[:number]):
+            found.append(each)
+    return found

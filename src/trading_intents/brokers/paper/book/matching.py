@@ -1,6 +1,5 @@
-"""The matching engine: one account's book of one symbol. Commands and quotes go in; orders, cash,
-position and events come out. Pure: the same inputs, the same outcome. Never fills an order from a
-size that the account used already."""
+"""The matching engine: an account's book of a symbol. The same commands and quotes make the same
+orders, cash, position and events. Never fills an order from a size that the account used."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -58,9 +57,7 @@ class OrderBook:
     @property
     def levels(self) -> rules.PriceLevels:
         if self._levels is None:
-            self._levels = rules.price_levels(
-                o for o in self.orders.values() if o.status is PaperOrderStatus.WORKING
-            )
+            self._levels = rules.price_levels(self.working())
         return self._levels
 
     def show(self, quote: Quote) -> None:
@@ -82,7 +79,9 @@ class OrderBook:
             self.show(quote)
             self._trade_left = quote.last_size or ZERO
             self._just_grown.clear()
-            for order in sorted(self._queue(), key=lambda each: linked.turn(self.orders, each)):
+            queue = self._queue()
+            queue.sort(key=lambda each: linked.matching_rank(self.orders, each))
+            for order in queue:
                 if order.number not in self._just_grown:
                     self._work(order.number, quote.at, arrived=False)
             self._trade_left = ZERO
@@ -109,22 +108,20 @@ class OrderBook:
         with exact():
             self._expire(at)
             order = self._accepted(client_order_id, terms, at)
-            flaws = (rules.find_flaw(each) for each in (terms, *(leg.terms for leg in legs)))
-            reason = (
-                refusal
-                or next(filter(None, flaws), None)
-                or accounting.lacks_position(order, self._queue(), self.holding)
-            )
-            order = order if reason else self._with_reserve(order, at, legs)
-            reason = reason or accounting.lacks_power(order, self.account)
+            reason = refusal or rules.find_flaw(terms)
+            for leg in legs:
+                reason = reason or rules.find_flaw(leg.terms)
+            reason = reason or accounting.lacks_position(order, self._queue(), self.holding)
+            if reason is None:
+                order = self._with_reserve(order, at, legs)
+                reason = accounting.lacks_power(order, self.account)
             if reason:
                 order = replace(order, status=PaperOrderStatus.REJECTED, reserve_price=ZERO)
-            self._put(order)
-            self._emit(
-                order, EventKind.REJECTED if reason else EventKind.ACCEPTED, at, reason=reason
-            )
-            if reason:
+                self._put(order)
+                self._emit(order, EventKind.REJECTED, at, reason=reason)
                 return order
+            self._put(order)
+            self._emit(order, EventKind.ACCEPTED, at)
             for leg in legs:
                 self._accept_leg(order, leg, at)
             self._work(order.number, at, arrived=True)
@@ -132,13 +129,12 @@ class OrderBook:
 
     def _accepted(self, client_order_id: str, terms: PaperTerms, at: datetime) -> PaperOrder:
         number = self.account.orders + 1
-        place = self.account.places + 1
-        self.account = replace(self.account, orders=number, places=place)
+        self.account = replace(self.account, orders=number, places=self.account.places + 1)
         return PaperOrder(
             number=number,
             broker_order_id=model.made_id(self.seed, self.account_id, "order", number),
             client_order_id=client_order_id,
-            place=place,
+            place=self.account.places,
             accepted_at=at,
             expires_at=model.expiry(terms.time_in_force, at),
             **asdict(terms),
@@ -167,17 +163,11 @@ class OrderBook:
             changed, reason = self._amended(order, client_order_id, terms, at)
             reason = refusal or reason
             if order is None or changed is None or reason:
-                self._emit(
-                    order,
-                    EventKind.REPLACE_REJECTED,
-                    at,
-                    client_order_id=client_order_id,
-                    reason=reason,
-                )
+                self._emit(order, EventKind.REPLACE_REJECTED, at, client_order_id, reason=reason)
                 return reason
             self._put(changed)
             self._emit(changed, EventKind.REPLACED, at, replaces=order.client_order_id)
-            if changed.status is PaperOrderStatus.WORKING:
+            if changed.is_working:
                 self._work(order.number, at, arrived=True)
             return None
 
@@ -194,13 +184,7 @@ class OrderBook:
             order = order and self.orders[order.number]
             reason = refusal or rules.unchangeable(order)
             if order is None or reason:
-                self._emit(
-                    order,
-                    EventKind.CANCEL_REJECTED,
-                    at,
-                    client_order_id=client_order_id,
-                    reason=reason,
-                )
+                self._emit(order, EventKind.CANCEL_REJECTED, at, client_order_id, reason=reason)
                 return reason
             self._end(order, PaperOrderStatus.CANCELLED, at, None, client_order_id)
             return None
@@ -223,11 +207,8 @@ class OrderBook:
             expires_at=order.expires_at if same_time else model.expiry(terms.time_in_force, at),
             **asdict(terms),
         )
-        if (
-            order.kind is OrderKind.TRAILING_STOP
-            and order.best_price is not None
-            and self.quote is not None
-        ):
+        was_trailed = order.kind is OrderKind.TRAILING_STOP and order.best_price is not None
+        if was_trailed and self.quote is not None:
             changed = rules.with_stop(changed, self.quote)
         # How much it works is the venue's business.
         if order.leg or linked.pair_of(self.orders, order):
@@ -240,59 +221,53 @@ class OrderBook:
         if changed.quantity <= order.filled and not linked.may_grow(self.orders, order):
             return replace(changed, status=PaperOrderStatus.FILLED), None
         changed = self._with_reserve(changed, at)
-        lacks = accounting.lacks_position(changed, self._queue(), self.holding)
-        return changed, lacks or accounting.lacks_power(
-            changed, self.account, released=order.reserved
-        )
+        reason = accounting.lacks_position(changed, self._queue(), self.holding)
+        reason = reason or accounting.lacks_power(changed, self.account, released=order.reserved)
+        return changed, reason
+
+    def working(self) -> list[PaperOrder]:
+        orders = self.orders.values()
+        return [order for order in orders if order.is_working]
 
     def _queue(self) -> list[PaperOrder]:
-        working = (
-            order for order in self.orders.values() if order.status is PaperOrderStatus.WORKING
-        )
-        return sorted(working, key=lambda order: order.place)
+        return sorted(self.working(), key=lambda order: order.place)
 
     def _with_reserve(
         self, order: PaperOrder, at: datetime, legs: Sequence[PaperLeg] = ()
     ) -> PaperOrder:
         quote = self.quote if self.quote is not None and self.quote.is_fresh(at) else None
-        return accounting.with_reserve(
-            order, self._queue(), self.holding, quote, [leg.terms for leg in legs]
-        )
+        terms = [leg.terms for leg in legs]
+        return accounting.with_reserve(order, self._queue(), self.holding, quote, terms)
 
     def _expire(self, at: datetime) -> None:
         for order in self._queue():
-            if (
-                order.expires_at <= at
-                and self.orders[order.number].status is PaperOrderStatus.WORKING
-            ):
+            if order.expires_at > at:
+                continue
+            if self.orders[order.number].is_working:
                 days = order.time_in_force is TimeInForce.GOOD_TILL_CANCEL
                 reason = "good_till_cancel_ended" if days else "day_ended"
                 self._end(order, PaperOrderStatus.EXPIRED, order.expires_at, reason)
 
     def _work(self, number: int, at: datetime, arrived: bool) -> None:
         order = self.orders[number]
-        quote = self.quote
         if order.leaves == 0:
             return  # its pair ended it in this event, or it is an exit with nothing to close
-        fresh = quote is not None and quote.is_fresh(at)
-        if (
-            order.waits_for_trigger
-            and order.kind is OrderKind.TRAILING_STOP
-            and quote is not None
-            and fresh
-        ):
-            order = self._trail(order, quote, at)
+        quote = self.quote if self.quote is not None and self.quote.is_fresh(at) else None
         if order.waits_for_trigger:
-            if quote is None or not fresh or not rules.is_triggered(order, quote):
+            if quote is None:
+                return
+            if order.kind is OrderKind.TRAILING_STOP:
+                order = self._trail(order, quote, at)
+            if not rules.is_triggered(order, quote):
                 return
             order = replace(order, triggered=True)
             self._put(order)
             self._emit(order, EventKind.TRIGGERED, at)
             arrived = True
-        if quote is not None and fresh:
+        if quote is not None:
             self._trade(order, quote, at, arrived)
         rest = self.orders[number]
-        if rest.status is PaperOrderStatus.WORKING and rest.time_in_force in rules.KILLED:
+        if rest.is_working and rest.time_in_force in rules.KILLED:
             self._end(rest, PaperOrderStatus.CANCELLED, at, rules.KILLED[rest.time_in_force])
 
     def _trail(self, order: PaperOrder, quote: Quote, at: datetime) -> PaperOrder:
@@ -366,6 +341,16 @@ class OrderBook:
             self.holding = replace(self.holding, bid_taken=self.holding.bid_taken + allowed)
         quantity = allowed * 2 if self.overfill else allowed
         self.overfill = False
+        filled = self._book_fill(order, quantity, price, at)
+        if filled.status is PaperOrderStatus.FILLED:
+            self._change(linked.after_end(self.orders, filled), at)
+        elif reason:
+            self._end(filled, PaperOrderStatus.CANCELLED, at, reason)
+        return True
+
+    def _book_fill(
+        self, order: PaperOrder, quantity: Decimal, price: Decimal, at: datetime
+    ) -> PaperOrder:
         filled, self.account, self.holding = accounting.booked(
             order, self.account, self.holding, quantity, price
         )
@@ -378,11 +363,7 @@ class OrderBook:
         self._emit(filled, EventKind.FILL, at, exec_id=exec_id, quantity=quantity, price=price)
         self._just_grown |= {each.number for each in linked.exits_of(self.orders, filled)}
         self._change(linked.after_fill(self.orders, filled, quantity), at)
-        if filled.status is PaperOrderStatus.FILLED:
-            self._change(linked.after_end(self.orders, filled), at)
-        if reason and filled.status is PaperOrderStatus.WORKING:
-            self._end(filled, PaperOrderStatus.CANCELLED, at, reason)
-        return True
+        return filled
 
     def _end(
         self,
@@ -394,9 +375,7 @@ class OrderBook:
     ) -> None:
         ended = replace(order, status=status)
         self._put(ended)
-        self._emit(
-            ended, EventKind(status.value), at, client_order_id=client_order_id, reason=reason
-        )
+        self._emit(ended, EventKind(status.value), at, client_order_id, reason=reason)
         self._change(linked.after_end(self.orders, ended, reason), at)
 
     def _put(self, order: PaperOrder) -> None:

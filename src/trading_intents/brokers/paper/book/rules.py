@@ -7,7 +7,13 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 from msgspec.structs import replace
 
-from trading_intents.brokers.paper import model
+from trading_intents.brokers.paper.model import (
+    CAPABILITIES,
+    PaperOrder,
+    PaperTerms,
+    Quote,
+    tick_of,
+)
 from trading_intents.brokers.paper.prices import CENT, HALF_SPREAD_CENTS
 from trading_intents.trading import (
     FrozenStruct,
@@ -44,33 +50,36 @@ REFUSALS = {
 }
 
 
-def find_flaw(terms: model.PaperTerms) -> str | None:
+def find_flaw(terms: PaperTerms) -> str | None:
     if parse_symbol(terms.symbol) != terms.symbol:
         return BAD_SYMBOL
-    if terms.time_in_force not in model.CAPABILITIES.times_in_force.get(terms.kind, ()):
+    if terms.time_in_force not in CAPABILITIES.times_in_force.get(terms.kind, ()):
         return NOT_OFFERED
     needs_limit = terms.kind in (OrderKind.LIMIT, OrderKind.STOP_LIMIT)
     needs_stop = terms.kind in (OrderKind.STOP, OrderKind.STOP_LIMIT)
-    if (needs_limit, needs_stop) != (terms.limit_price is not None, terms.stop_price is not None):
+    if needs_limit != (terms.limit_price is not None):
+        return BAD_PRICES
+    if needs_stop != (terms.stop_price is not None):
         return BAD_PRICES
     trails = (terms.trail_amount is not None) + (terms.trail_bps is not None)
     if trails != (terms.kind is OrderKind.TRAILING_STOP):
         return BAD_PRICES
-    step = model.CAPABILITIES.quantity_step
+    step = CAPABILITIES.quantity_step
     assert step is not None
     if not _is_multiple(terms.quantity, step):
         return BAD_STEP
-    prices = [price for price in (terms.limit_price, terms.stop_price) if price is not None]
-    are_ticks = (
-        price > 0 and _is_multiple(price, model.tick_of(terms.symbol, price)) for price in prices
-    )
-    return None if all(are_ticks) else BAD_TICK
+    for price in (terms.limit_price, terms.stop_price):
+        if price is None:
+            continue
+        if price <= 0 or not _is_multiple(price, tick_of(terms.symbol, price)):
+            return BAD_TICK
+    return None
 
 
-def unchangeable(order: model.PaperOrder | None) -> str | None:
+def unchangeable(order: PaperOrder | None) -> str | None:
     if order is None:
         return UNKNOWN_ORDER
-    return None if order.status is model.PaperOrderStatus.WORKING else TOO_LATE
+    return None if order.is_working else TOO_LATE
 
 
 def _is_multiple(amount: Decimal, step: Decimal) -> bool:
@@ -78,11 +87,11 @@ def _is_multiple(amount: Decimal, step: Decimal) -> bool:
         return amount > 0 and amount % step == 0
 
 
-def market_price(terms: model.PaperTerms, quote: model.Quote) -> Decimal:
+def market_price(terms: PaperTerms, quote: Quote) -> Decimal:
     return quote.ask if terms.side is OrderSide.BUY else quote.bid
 
 
-def touches(terms: model.PaperTerms, quote: model.Quote) -> bool:
+def touches(terms: PaperTerms, quote: Quote) -> bool:
     """Whether the quote's other side is at the limit or better; always, for an order without a
     limit."""
     limit = terms.limit_price
@@ -91,18 +100,16 @@ def touches(terms: model.PaperTerms, quote: model.Quote) -> bool:
     return quote.ask <= limit if terms.side is OrderSide.BUY else quote.bid >= limit
 
 
-def is_traded_through(terms: model.PaperTerms, quote: model.Quote) -> bool:
+def is_traded_through(terms: PaperTerms, quote: Quote) -> bool:
     """Whether a trade went beyond the limit. A trade at the limit went to earlier orders."""
     if terms.limit_price is None or quote.last is None:
         return False
-    return (
-        quote.last < terms.limit_price
-        if terms.side is OrderSide.BUY
-        else quote.last > terms.limit_price
-    )
+    if terms.side is OrderSide.BUY:
+        return quote.last < terms.limit_price
+    return quote.last > terms.limit_price
 
 
-def with_stop(order: model.PaperOrder, quote: model.Quote) -> model.PaperOrder:
+def with_stop(order: PaperOrder, quote: Quote) -> PaperOrder:
     """A trailing stop, after its market was seen: the stop is the trail away from the best price so
     far, on the tick that is further from the market. A SELL's market is the bid, a BUY's the
     ask."""
@@ -113,19 +120,19 @@ def with_stop(order: model.PaperOrder, quote: model.Quote) -> model.PaperOrder:
     if trail is None:
         assert order.trail_bps is not None
         trail = best * order.trail_bps / ALL_BPS
-    stop, rounding = (best + trail, ROUND_CEILING) if is_buy else (best - trail, ROUND_FLOOR)
-    tick = model.tick_of(order.symbol, stop)
-    stop = max((stop / tick).to_integral_value(rounding) * tick, tick)
-    return replace(order, best_price=best, stop_price=stop)
+    stop = best + trail if is_buy else best - trail
+    tick = tick_of(order.symbol, stop)
+    ticks = (stop / tick).to_integral_value(ROUND_CEILING if is_buy else ROUND_FLOOR)
+    return replace(order, best_price=best, stop_price=max(ticks * tick, tick))
 
 
-def is_triggered(terms: model.PaperTerms, quote: model.Quote) -> bool:
+def is_triggered(terms: PaperTerms, quote: Quote) -> bool:
     assert terms.stop_price is not None
     seen = quote.last if quote.last is not None else market_price(terms, quote)
     return seen >= terms.stop_price if terms.side is OrderSide.BUY else seen <= terms.stop_price
 
 
-class PriceLevels(FrozenStruct, frozen=True, kw_only=True):
+class PriceLevels(FrozenStruct, kw_only=True):
     """The prices at which the first of a book's working orders could match, None where there is
     none of its kind; and when the first of them expires, or its stop is to be reported."""
 
@@ -136,19 +143,21 @@ class PriceLevels(FrozenStruct, frozen=True, kw_only=True):
     buy_stop: Decimal | None
     sell_stop: Decimal | None
 
-    def could_match(self, quote: model.Quote) -> bool:
+    def could_match(self, quote: Quote) -> bool:
         if self.any_price:
             return True
         last = quote.last
-        up, down = (quote.ask, quote.bid) if last is None else (last, last)  # what triggers a stop
         buy = self.buy_limit
+        if buy is not None and (quote.ask <= buy or (last is not None and last < buy)):
+            return True
         sell = self.sell_limit
-        return (
-            (buy is not None and (quote.ask <= buy or (last is not None and last < buy)))
-            or (sell is not None and (quote.bid >= sell or (last is not None and last > sell)))
-            or (self.buy_stop is not None and up >= self.buy_stop)
-            or (self.sell_stop is not None and down <= self.sell_stop)
-        )
+        if sell is not None and (quote.bid >= sell or (last is not None and last > sell)):
+            return True
+        up = quote.ask if last is None else last  # what triggers a stop
+        down = quote.bid if last is None else last
+        if self.buy_stop is not None and up >= self.buy_stop:
+            return True
+        return self.sell_stop is not None and down <= self.sell_stop
 
     def cents_away(self, middle_cents: int) -> int:
         """The cents that the walk must move from this middle before an order could match; 0: it
@@ -157,19 +166,19 @@ class PriceLevels(FrozenStruct, frozen=True, kw_only=True):
             return 0
         bid = (middle_cents - HALF_SPREAD_CENTS) * CENT
         ask = (middle_cents + HALF_SPREAD_CENTS) * CENT
-        ways = (
-            (ask, self.buy_limit),
-            (self.sell_limit, bid),
-            (self.buy_stop, ask),
-            (bid, self.sell_stop),
-        )
-        nearest = min(
-            (a - b for a, b in ways if a is not None and b is not None), default=NO_ORDERS_AWAY
-        )
+        nearest = NO_ORDERS_AWAY
+        if self.buy_limit is not None:
+            nearest = min(nearest, ask - self.buy_limit)
+        if self.sell_limit is not None:
+            nearest = min(nearest, self.sell_limit - bid)
+        if self.buy_stop is not None:
+            nearest = min(nearest, self.buy_stop - ask)
+        if self.sell_stop is not None:
+            nearest = min(nearest, bid - self.sell_stop)
         return max(0, int((nearest / CENT).to_integral_value(ROUND_CEILING)))
 
 
-def price_levels(orders: Iterable[model.PaperOrder]) -> PriceLevels:
+def price_levels(orders: Iterable[PaperOrder]) -> PriceLevels:
     any_price = False
     due_at = None
     limits: dict[bool, list[Decimal]] = {True: [], False: []}

@@ -1,6 +1,5 @@
-"""The paper venue: takes what waits, of all accounts, in one transaction that locks the accounts,
-matches, and writes orders, holdings, events and the journal. The truth is in the database; books in
-memory only save reading."""
+"""The paper venue: takes the waiting requests of all accounts in one transaction, which locks the
+accounts, matches, and writes. The truth is in the database; books in memory only save reading."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +10,6 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from trading_intents.brokers import port
 from trading_intents.brokers.paper import model
 from trading_intents.brokers.paper.book.matching import OrderBook
 from trading_intents.brokers.paper.book.rules import REFUSALS
@@ -21,6 +19,7 @@ from trading_intents.brokers.paper.model import (
     PaperEvent,
     PaperHolding,
     PaperLeg,
+    PaperOrder,
     Quote,
 )
 from trading_intents.brokers.paper.prices import tick_number, walk_middle_cents, walk_quote
@@ -28,6 +27,15 @@ from trading_intents.brokers.paper.store import CommandTarget, TargetRow, find_t
 from trading_intents.brokers.paper.venue import store
 from trading_intents.brokers.paper.venue.model import AccountBooks, VenueReply, VenueRequest
 from trading_intents.brokers.paper.venue.store import Arrival, AskedQuotes
+from trading_intents.brokers.port import (
+    DUPLICATE_ID,
+    BrokerEvent,
+    CommandResult,
+    IntegrationContext,
+    LegTicket,
+    OrderTicket,
+    Outcome,
+)
 from trading_intents.loops import Pacer
 from trading_intents.storage.grouped import GroupCommit, PipelinedTransaction
 from trading_intents.storage.pipeline import Statement, json_text
@@ -39,12 +47,14 @@ TOO_OLD = "too_old_to_send"
 LOST = "the session was lost"
 SCRIPTED = "scripted_refusal"
 TOO_MANY_ORDERS = "too_many_working_orders"
-LOCKED = port.CommandResult(outcome=port.Outcome.NOT_SENT, message="the account is held elsewhere")
+LOCKED = CommandResult(outcome=Outcome.NOT_SENT, message="the account is held elsewhere")
 
 
 @dataclass(slots=True, kw_only=True)
 class _VenueBatch:
     now: datetime
+    totals: dict[UUID, PaperAccount]  # of the accounts that are locked, as they were
+    quotes: dict[AccountSymbol[UUID], list[Quote]]
     faults: dict[UUID, list[Fault]]
     known: set[tuple[UUID, str]]
     targets: dict[CommandTarget, TargetRow]
@@ -58,7 +68,7 @@ class _TwoSessions(Exception):
 
 
 class PaperVenue:
-    def __init__(self, context: port.IntegrationContext) -> None:
+    def __init__(self, context: IntegrationContext) -> None:
         self._transactions = context.open_transactions()
         self._clock = context.clock
         self._seed = int(context.settings["PAPER_SEED"])
@@ -91,87 +101,62 @@ class PaperVenue:
         return None
 
     async def _work(self, requests: list[VenueRequest]) -> list[VenueReply]:
-        if len({id(r.books) for r in requests}) > len({r.books.account_id for r in requests}):
-            raise _TwoSessions  # each by itself
+        by_account: dict[UUID, AccountBooks] = {}
+        for request in requests:
+            books = request.books
+            if by_account.setdefault(books.account_id, books) is not books:
+                raise _TwoSessions  # each by itself
         try:
             async with self._transactions.transaction() as tx:
-                replies, events = await self._run(tx, requests)
+                replies, events = await self._run(tx, requests, by_account)
         except BaseException:
-            for request in requests:
-                request.books.clear()  # the outcome is not known here
+            for books in by_account.values():
+                books.clear()  # the outcome is not known here
             raise
-        for account_id, books in {
-            request.books.account_id: request.books for request in requests
-        }.items():
+        faults: dict[UUID, list[ActiveFaults]] = {}
+        for request, reply in zip(requests, replies, strict=True):
+            faults.setdefault(request.books.account_id, []).append(reply.faults)
+        for account_id, books in by_account.items():
             if account_events := events.get(account_id):
-                faults = [
-                    r.faults for q, r in zip(requests, replies, strict=True) if q.books is books
-                ]
-                books.on_events(account_events, faults)
+                books.on_events(account_events, faults[account_id])
             books.trim()
         return replies
 
     async def _run(
-        self, tx: PipelinedTransaction, requests: Sequence[VenueRequest]
+        self,
+        tx: PipelinedTransaction,
+        requests: Sequence[VenueRequest],
+        by_account: Mapping[UUID, AccountBooks],
     ) -> tuple[list[VenueReply], dict[UUID, list[PaperEvent]]]:
-        batch, totals, quotes = await self._read(tx, requests)
-        replies = []
+        batch = await self._read(tx, requests, by_account)
+        replies = list[VenueReply]()
         pacer = Pacer()
         for request in requests:
-            replies.append(
-                self._apply(request, batch, quotes) if request.is_taken else VenueReply(LOCKED)
-            )
+            replies.append(self._apply(request, batch) if request.is_taken else VenueReply(LOCKED))
             await pacer.pause_if_due()
-        taken = {
-            request.books.account_id: request.books for request in requests if request.is_taken
-        }
-        books = [
-            (account_id, book) for account_id, each in taken.items() for book in each.books.values()
-        ]
-        changed = [(account_id, book) for account_id, book in books if book.events or book.changed]
         events: dict[UUID, list[PaperEvent]] = {}
-        for account_id, book in changed:
-            events.setdefault(account_id, []).extend(book.events)
-        for account_events in events.values():
-            account_events.sort(key=lambda each: each.seq)
-        moved = {
-            key: each.totals
-            for key, each in taken.items()
-            if each.totals and each.totals != totals[key]
-        }
-        orders = [
-            (key, book.orders[number]) for key, book in changed for number in sorted(book.changed)
-        ]
-        await tx.commit(
-            [
-                *([store.save_faults(batch.spent)] if batch.spent else ()),
-                *([store.add_commands(batch.arrivals)] if batch.arrivals else ()),
-                *([store.save_orders(orders)] if orders else ()),
-                *(
-                    [store.save_holdings({(k, b.symbol): b.holding for k, b in changed})]
-                    if changed
-                    else ()
-                ),
-                *(
-                    [store.add_events([(k, each) for k, made in events.items() for each in made])]
-                    if events
-                    else ()
-                ),
-                *([store.save_accounts(moved)] if moved else ()),
-            ]
-        )
+        for account_id in batch.totals:
+            if account_events := by_account[account_id].list_events():
+                events[account_id] = account_events
+        await tx.commit(_save(batch, by_account, events))
         return replies, events
 
     async def _read(
-        self, tx: PipelinedTransaction, requests: Sequence[VenueRequest]
-    ) -> tuple[_VenueBatch, dict[UUID, PaperAccount], dict[AccountSymbol[UUID], list[Quote]]]:
-        keys = {book_key for request in requests for book_key in request.book_keys}
-        by_account = {request.books.account_id: request.books for request in requests}
-        targets = [target for request in requests if (target := request.target)]
+        self,
+        tx: PipelinedTransaction,
+        requests: Sequence[VenueRequest],
+        by_account: Mapping[UUID, AccountBooks],
+    ) -> _VenueBatch:
+        keys = set[AccountSymbol[UUID]]()
+        ids = list[tuple[UUID, str]]()
+        targets = list[CommandTarget]()
+        for request in requests:
+            keys |= request.book_keys
+            if request.ticket:
+                ids.append((request.books.account_id, request.ticket.client_order_id))
+            if request.target:
+                targets.append(request.target)
         unread = [(each, symbol) for each, symbol in keys if symbol not in by_account[each].books]
-        ids = [
-            (each.books.account_id, each.ticket.client_order_id) for each in requests if each.ticket
-        ]
         replies = await tx.run(
             [
                 store.lock_accounts(by_account),
@@ -184,45 +169,45 @@ class PaperVenue:
             ]
         )
         locked, clock, faults, known, meant, held, posted = replies
-        totals = store.parse_accounts(locked)
-        for request in requests:
-            is_gone = request.is_abandoned or request.books.is_closed
-            request.is_taken = request.books.account_id in totals and not is_gone
-        quotes = store.parse_quotes(posted)
-        stale = [
-            each for key, each in by_account.items() if key in totals and each.totals != totals[key]
-        ]
-        self._put_books(by_account, store.parse_holdings(held), keys)
-        if stale:
-            quotes |= await self._reload(tx, stale, totals, keys)
         batch = _VenueBatch(
             now=store.parse_clock(clock),
+            totals=store.parse_accounts(locked),
+            quotes=store.parse_quotes(posted),
             faults=store.parse_faults(faults),
             known=store.parse_commands(known),
             targets=store.parse_targets(meant),
         )
-        return batch, totals, quotes
+        for request in requests:
+            is_gone = request.is_abandoned or request.books.is_closed
+            request.is_taken = request.books.account_id in batch.totals and not is_gone
+        self._put_books(by_account, store.parse_holdings(held), keys)
+        stale: dict[UUID, AccountBooks] = {}
+        for account_id, totals in batch.totals.items():
+            if by_account[account_id].totals != totals:
+                stale[account_id] = by_account[account_id]
+        if stale:
+            batch.quotes |= await self._reload(tx, stale, batch.totals, keys)
+        return batch
 
     async def _reload(
         self,
         tx: PipelinedTransaction,
-        stale: Sequence[AccountBooks],
-        totals: dict[UUID, PaperAccount],
+        stale: Mapping[UUID, AccountBooks],
+        totals: Mapping[UUID, PaperAccount],
         requested: set[AccountSymbol[UUID]],
     ) -> dict[AccountSymbol[UUID], list[Quote]]:
-        by_account = {each.account_id: each for each in stale}
-        (working,) = await tx.run([store.list_working(by_account)])
+        (working,) = await tx.run([store.list_working(stale)])
         orders = store.parse_orders(working)
-        keys = {key for key in requested if key[0] in by_account}
+        keys = {key for key in requested if key[0] in stale}
         keys |= {(account_id, order.symbol) for account_id, order in orders}
         (held,) = await tx.run([store.read_holdings(keys)])
-        for each in stale:
-            each.clear()
-            each.totals = totals[each.account_id]
-        self._put_books(by_account, store.parse_holdings(held), keys)
+        for account_id, books in stale.items():
+            books.clear()
+            books.totals = totals[account_id]
+        self._put_books(stale, store.parse_holdings(held), keys)
         for account_id, order in orders:
-            by_account[account_id].books[order.symbol].orders[order.number] = order
-        (posted,) = await tx.run([_list_quotes(by_account, keys)])
+            stale[account_id].books[order.symbol].orders[order.number] = order
+        (posted,) = await tx.run([_list_quotes(stale, keys)])
         return store.parse_quotes(posted)
 
     def _put_books(
@@ -243,21 +228,15 @@ class PaperVenue:
                     orders={},
                 )
 
-    def _apply(
-        self,
-        request: VenueRequest,
-        batch: _VenueBatch,
-        quotes: Mapping[AccountSymbol[UUID], list[Quote]],
-    ) -> VenueReply:
+    def _apply(self, request: VenueRequest, batch: _VenueBatch) -> VenueReply:
         books = request.books
         books.worked_at = batch.now
-        concerned = [
-            books.books[symbol] for _, symbol in sorted(request.book_keys)
-        ] or books.working()
-        for book in concerned:
-            self._catch_up(books, book, quotes.get((books.account_id, book.symbol)), batch.now)
+        concerned = [books.books[symbol] for _, symbol in sorted(request.book_keys)]
+        for book in concerned or books.working():
+            posted = batch.quotes.get((books.account_id, book.symbol), ())
+            self._catch_up(books, book, posted, batch.now)
         if request.ticket is None:
-            return VenueReply(port.CommandResult(outcome=port.Outcome.ACKED))
+            return VenueReply(CommandResult(outcome=Outcome.ACKED))
         assert books.totals is not None
         number = books.totals.commands + 1
         books.totals = replace(books.totals, commands=number)
@@ -270,40 +249,50 @@ class PaperVenue:
         )
         batch.spent += spent
         result, made = self._execute(request, request.ticket, batch, faults)
-        if result.outcome is not port.Outcome.NOT_SENT and FaultKind.LOSE not in faults:
-            key = (books.account_id, request.ticket.client_order_id)
-            is_duplicate = key in batch.known
-            batch.known.add(key)
-            order_number = None if is_duplicate else made
-            row = Arrival(
-                account_id=books.account_id,
-                seq=number,
-                command=request.command,
-                client_order_id=key[1],
-                number=order_number,
-                duplicate=is_duplicate,
-                ticket="",
-                at=batch.now,
-            )
-            batch.arrivals.append(replace(row, ticket=json_text(request.ticket)))
-            if (
-                request.command == "SUBMIT"
-                and made
-                and not is_duplicate
-                and result.outcome is port.Outcome.ACKED
-            ):
-                # Found by their ids, as any order.
-                for n, leg in enumerate(request.ticket.legs, start=1):
-                    batch.known.add((books.account_id, leg.client_order_id))
-                    leg_row = replace(
-                        row, seq=number + n, client_order_id=leg.client_order_id, number=made + n
-                    )
-                    batch.arrivals.append(leg_row)
-                books.totals = replace(books.totals, commands=number + len(request.ticket.legs))
+        if result.outcome is not Outcome.NOT_SENT and FaultKind.LOSE not in faults:
+            has_legs = request.command == "SUBMIT" and result.outcome is Outcome.ACKED
+            self._record(request, request.ticket, batch, made, has_legs)
         return VenueReply(result, faults)
 
+    def _record(
+        self,
+        request: VenueRequest,
+        ticket: OrderTicket,
+        batch: _VenueBatch,
+        made: int | None,
+        has_legs: bool,
+    ) -> None:
+        """Adds the command to the journal and, if its legs were accepted, them too: they are found
+        by their ids, as any order."""
+        books = request.books
+        assert books.totals is not None
+        number = books.totals.commands
+        key = (books.account_id, ticket.client_order_id)
+        is_duplicate = key in batch.known
+        batch.known.add(key)
+        arrival = Arrival(
+            account_id=books.account_id,
+            seq=number,
+            command=request.command,
+            client_order_id=ticket.client_order_id,
+            number=None if is_duplicate else made,
+            duplicate=is_duplicate,
+            ticket=json_text(ticket),
+            at=batch.now,
+        )
+        batch.arrivals.append(arrival)
+        if not has_legs or not made or is_duplicate:
+            return
+        for n, leg in enumerate(ticket.legs, start=1):
+            leg_id = leg.client_order_id
+            batch.known.add((books.account_id, leg_id))
+            batch.arrivals.append(
+                replace(arrival, seq=number + n, client_order_id=leg_id, number=made + n, ticket="")
+            )
+        books.totals = replace(books.totals, commands=number + len(ticket.legs))
+
     def _catch_up(
-        self, books: AccountBooks, book: OrderBook, posted: Sequence[Quote] | None, now: datetime
+        self, books: AccountBooks, book: OrderBook, posted: Sequence[Quote], now: datetime
     ) -> None:
         assert books.totals is not None
         book.account = books.totals
@@ -316,11 +305,9 @@ class PaperVenue:
                     book.feed(quote)
             book.show(posted[-1])
         else:
-            at = (
-                max(book.holding.number, tick - MAX_TICKS_BACK)
-                if book.holding.source is model.Source.WALK
-                else tick
-            )
+            at = tick
+            if book.holding.source is model.Source.WALK:
+                at = max(book.holding.number, tick - MAX_TICKS_BACK)
             while has_orders and (match := self.next_match_tick(book, at, tick)) is not None:
                 book.feed(walk_quote(self._seed, book.symbol, match))
                 at = match
@@ -331,20 +318,19 @@ class PaperVenue:
     def _execute(
         self,
         request: VenueRequest,
-        ticket: port.OrderTicket,
+        ticket: OrderTicket,
         batch: _VenueBatch,
         faults: ActiveFaults,
-    ) -> tuple[port.CommandResult, int | None]:
+    ) -> tuple[CommandResult, int | None]:
         """Executes the command; gives its events and the number of the order that it made or
         named."""
         books = request.books
-        now = batch.now
         if ticket.not_after is not None and self._clock.monotonic() > ticket.not_after:
-            return port.CommandResult(outcome=port.Outcome.NOT_SENT, code=TOO_OLD), None
+            return CommandResult(outcome=Outcome.NOT_SENT, code=TOO_OLD), None
         if FaultKind.LOSE in faults:
-            return port.CommandResult(outcome=port.Outcome.UNKNOWN, message=LOST), None
+            return CommandResult(outcome=Outcome.UNKNOWN, message=LOST), None
         if (books.account_id, ticket.client_order_id) in batch.known:
-            return port.CommandResult(outcome=port.Outcome.UNKNOWN, code=port.DUPLICATE_ID), None
+            return CommandResult(outcome=Outcome.UNKNOWN, code=DUPLICATE_ID), None
         book = books.books[ticket.symbol]
         refusal = SCRIPTED if FaultKind.REJECT in faults else None
         assert books.totals is not None
@@ -355,33 +341,27 @@ class PaperVenue:
         match request.command:
             case "SUBMIT":
                 refusal = refusal or self._lacks_room(books)
-                order = book.submit(client_id, _terms(ticket), now, refusal, _legs(ticket))
+                order = book.submit(client_id, _terms(ticket), batch.now, refusal, _legs(ticket))
                 is_refused = order.status is model.PaperOrderStatus.REJECTED
                 reason = book.events[-1].event.reason if is_refused else None
             case "REPLACE":
-                reason = book.replace(order, client_id, _terms(ticket), now, refusal)
+                reason = book.replace(order, client_id, _terms(ticket), batch.now, refusal)
             case _:
-                reason = book.cancel(order, client_id, now, refusal)
+                reason = book.cancel(order, client_id, batch.now, refusal)
         books.totals = book.account
         number = order.number if order else None
-        # All events of the order: some of them may not have been streamed yet.
-        named = {
-            number,
-            *(each.number for each in book.orders.values() if number and each.parent == number),
-        }
-        updates = (*before, *(each.event for each in book.events if each.order in named))
-        result = port.CommandResult(
-            outcome=port.Outcome.REJECTED if reason else port.Outcome.ACKED,
+        result = CommandResult(
+            outcome=Outcome.REJECTED if reason else Outcome.ACKED,
             broker_order_id=order.broker_order_id if order else None,
             code=reason,
             message=REFUSALS.get(reason or "", ""),
-            updates=updates,
+            updates=(*before, *_events_of(book, number)),
         )
         return result, number
 
     def _target(
         self, request: VenueRequest, batch: _VenueBatch, book: OrderBook
-    ) -> tuple[model.PaperOrder | None, Sequence[port.BrokerEvent]]:
+    ) -> tuple[model.PaperOrder | None, Sequence[BrokerEvent]]:
         found = batch.targets.get(request.target) if request.target else None
         if found is None or found.order.symbol != book.symbol:
             return None, ()
@@ -392,16 +372,57 @@ class PaperVenue:
         return TOO_MANY_ORDERS if working >= self._max_working_orders else None
 
 
+def _save(
+    batch: _VenueBatch,
+    by_account: Mapping[UUID, AccountBooks],
+    events: Mapping[UUID, Sequence[PaperEvent]],
+) -> list[Statement]:
+    totals: dict[UUID, PaperAccount] = {}
+    holdings: dict[AccountSymbol[UUID], PaperHolding] = {}
+    orders = list[tuple[UUID, PaperOrder]]()
+    for account_id, before in batch.totals.items():
+        books = by_account[account_id]
+        if books.totals and books.totals != before:
+            totals[account_id] = books.totals
+        for book in books.books.values():
+            if book.events or book.changed:
+                holdings[account_id, book.symbol] = book.holding
+            for number in sorted(book.changed):
+                orders.append((account_id, book.orders[number]))
+    statements = list[Statement]()
+    if batch.spent:
+        statements.append(store.save_faults(batch.spent))
+    if batch.arrivals:
+        statements.append(store.add_commands(batch.arrivals))
+    if orders:
+        statements.append(store.save_orders(orders))
+    if holdings:
+        statements.append(store.save_holdings(holdings))
+    if events:
+        statements.append(store.add_events(events))
+    if totals:
+        statements.append(store.save_accounts(totals))
+    return statements
+
+
+def _events_of(book: OrderBook, number: int | None) -> list[BrokerEvent]:
+    """All events of an order and its legs: some of them may not have been streamed yet."""
+    numbers = {number}
+    for each in book.orders.values():
+        if number and each.parent == number:
+            numbers.add(each.number)
+    return [each.event for each in book.events if each.order in numbers]
+
+
 def _list_quotes(
     by_account: Mapping[UUID, AccountBooks], keys: Iterable[AccountSymbol[UUID]]
 ) -> Statement:
-    asked = [(by_account[account_id], symbol) for account_id, symbol in keys]
-    return store.list_quotes(
-        [
-            AskedQuotes(a.account_id, symbol, a.organization_id, _seen(a.books.get(symbol)))
-            for a, symbol in asked
-        ]
-    )
+    asked = list[AskedQuotes]()
+    for account_id, symbol in keys:
+        account = by_account[account_id]
+        seen = _seen(account.books.get(symbol))
+        asked.append(AskedQuotes(account_id, symbol, account.organization_id, seen))
+    return store.list_quotes(asked)
 
 
 def _seen(book: OrderBook | None) -> int | None:
@@ -410,11 +431,11 @@ def _seen(book: OrderBook | None) -> int | None:
     return book.holding.posted_number if book and book.orders else None
 
 
-def _terms(ticket: port.OrderTicket | port.LegTicket) -> model.PaperTerms:
+def _terms(ticket: OrderTicket | LegTicket) -> model.PaperTerms:
     return msgspec.convert(ticket, model.PaperTerms, from_attributes=True)
 
 
-def _legs(ticket: port.OrderTicket) -> list[PaperLeg]:
+def _legs(ticket: OrderTicket) -> list[PaperLeg]:
     return [
         PaperLeg(leg=each.leg, client_order_id=each.client_order_id, terms=_terms(each))
         for each in ticket.legs

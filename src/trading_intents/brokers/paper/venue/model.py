@@ -8,7 +8,7 @@ from uuid import UUID
 
 from trading_intents.brokers.paper.book.matching import OrderBook
 from trading_intents.brokers.paper.faults import ActiveFaults
-from trading_intents.brokers.paper.model import PaperAccount, PaperEvent, PaperOrderStatus
+from trading_intents.brokers.paper.model import PaperAccount, PaperEvent
 from trading_intents.brokers.paper.store import CommandTarget
 from trading_intents.brokers.port import CommandResult, OrderTicket
 from trading_intents.ids import OrganizationId
@@ -17,7 +17,7 @@ from trading_intents.trading import AccountSymbol, FrozenStruct, Symbol
 MAX_IDLE_BOOKS = 100  # of a session: books without a working order, kept for the next command
 
 
-class VenueReply(FrozenStruct, frozen=True):
+class VenueReply(FrozenStruct):
     result: CommandResult
     faults: ActiveFaults = ActiveFaults()
 
@@ -46,15 +46,21 @@ class AccountBooks:
         many."""
         idle = []
         for symbol, book in self.books.items():
-            book.orders = {
-                n: o for n, o in book.orders.items() if o.status is PaperOrderStatus.WORKING
-            }
+            book.orders = {order.number: order for order in book.working()}
             book.events = []
             book.changed = set()
             if not book.orders:
                 idle.append(symbol)
         for symbol in idle[: max(0, len(idle) - MAX_IDLE_BOOKS)]:
             del self.books[symbol]
+
+    def list_events(self) -> list[PaperEvent]:
+        """The new events of all books, in the account's order."""
+        events = list[PaperEvent]()
+        for book in self.books.values():
+            events += book.events
+        events.sort(key=lambda each: each.seq)
+        return events
 
     def working(self) -> list[OrderBook]:
         return [book for book in self.books.values() if book.orders]
@@ -75,7 +81,9 @@ class VenueRequest:
 
     @property
     def book_keys(self) -> set[AccountSymbol[UUID]]:
-        symbols = {*self.symbols, *([self.ticket.symbol] if self.ticket else ())}
+        symbols = set(self.symbols)
+        if self.ticket:
+            symbols.add(self.ticket.symbol)
         return {(self.books.account_id, symbol) for symbol in symbols}
 
     @property

@@ -13,7 +13,7 @@ from trading_intents.storage.database import Tx
 from trading_intents.trading import FrozenStruct, Symbol, normalized
 
 
-class PaperSimulation(FrozenStruct, frozen=True):
+class PaperSimulation(FrozenStruct):
     seed: int
 
     def price(self, symbol: Symbol, now: datetime) -> SimulatedPrice:

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
-from typing import TypeVar
 from uuid import UUID
 
 import msgspec
@@ -21,8 +20,6 @@ from trading_intents.brokers.paper.model import (
 from trading_intents.brokers.paper.store import CommandTarget, TargetRow
 from trading_intents.storage.pipeline import Reply, Statement, array_text, json_text
 from trading_intents.trading import AccountSymbol
-
-Parsed = TypeVar("Parsed")
 
 
 class Arrival(msgspec.Struct, kw_only=True):
@@ -83,7 +80,7 @@ def read_faults(account_ids: Iterable[UUID]) -> Statement:
 
 def parse_faults(reply: Reply) -> dict[UUID, list[Fault]]:
     by_account: dict[UUID, list[Fault]] = {}
-    for fault in _decoded(reply, Fault):
+    for fault in reply.parse(Fault):
         by_account.setdefault(fault.account_id, []).append(fault)
     return by_account
 
@@ -108,14 +105,8 @@ def find_commands(ids: Sequence[tuple[UUID, str]]) -> Statement:
             ORDER BY client_order_id LIMIT 1
         ) AS j
     """
-    return Statement(
-        sql,
-        (
-            json_text(
-                [{"account_id": account_id, "client_order_id": each} for account_id, each in ids]
-            ),
-        ),
-    )
+    asked = [{"account_id": account_id, "client_order_id": each} for account_id, each in ids]
+    return Statement(sql, (json_text(asked),))
 
 
 def parse_commands(reply: Reply) -> set[tuple[UUID, str]]:
@@ -123,7 +114,7 @@ def parse_commands(reply: Reply) -> set[tuple[UUID, str]]:
 
 
 def parse_targets(reply: Reply) -> dict[CommandTarget, TargetRow]:
-    return {row.asked: row for row in _decoded(reply, TargetRow) if row.asked}
+    return {row.asked: row for row in reply.parse(TargetRow) if row.asked}
 
 
 def list_working(account_ids: Iterable[UUID]) -> Statement:
@@ -139,10 +130,8 @@ def list_working(account_ids: Iterable[UUID]) -> Statement:
 
 
 def parse_orders(reply: Reply) -> list[tuple[UUID, PaperOrder]]:
-    return [
-        (UUID(account_id), msgspec.json.decode(text, type=PaperOrder))
-        for account_id, text in reply.texts()
-    ]
+    rows = reply.texts()
+    return [(UUID(key), msgspec.json.decode(text, type=PaperOrder)) for key, text in rows]
 
 
 def read_holdings(keys: Iterable[AccountSymbol[UUID]]) -> Statement:
@@ -154,9 +143,8 @@ def read_holdings(keys: Iterable[AccountSymbol[UUID]]) -> Statement:
             WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
         ) AS h
     """
-    return Statement(
-        sql, (json_text([{"account_id": each, "symbol": symbol} for each, symbol in keys]),)
-    )
+    asked = [{"account_id": account_id, "symbol": symbol} for account_id, symbol in keys]
+    return Statement(sql, (json_text(asked),))
 
 
 def parse_holdings(reply: Reply) -> dict[AccountSymbol[UUID], PaperHolding]:
@@ -199,9 +187,8 @@ def parse_quotes(reply: Reply) -> dict[AccountSymbol[UUID], list[Quote]]:
     """Gives quotes by number; none for a symbol without posted quotes."""
     found: dict[AccountSymbol[UUID], list[Quote]] = {}
     for account_id, symbol, text in reply.texts():
-        found.setdefault((UUID(account_id), symbol), []).append(
-            msgspec.json.decode(text, type=Quote)
-        )
+        quote = msgspec.json.decode(text, type=Quote)
+        found.setdefault((UUID(account_id), symbol), []).append(quote)
     return found
 
 
@@ -214,9 +201,7 @@ def add_commands(arrivals: Sequence[Arrival]) -> Statement:
 
 
 def save_accounts(accounts: Mapping[UUID, PaperAccount]) -> Statement:
-    rows = [
-        {"account_id": account_id, **asdict(account)} for account_id, account in accounts.items()
-    ]
+    rows = [{"account_id": key, **asdict(account)} for key, account in accounts.items()]
     sql = """
         UPDATE paper_accounts a
         SET cash = n.cash, reserved = n.reserved, short_value = n.short_value, orders = n.orders,
@@ -230,10 +215,9 @@ def save_accounts(accounts: Mapping[UUID, PaperAccount]) -> Statement:
 
 def save_holdings(holdings: Mapping[AccountSymbol[UUID], PaperHolding]) -> Statement:
     columns = f"account_id, symbol, {_columns(PaperHolding)}"
-    rows = [
-        {"account_id": key, "symbol": symbol, **asdict(held)}
-        for (key, symbol), held in holdings.items()
-    ]
+    rows = list[object]()
+    for (account_id, symbol), held in holdings.items():
+        rows.append({"account_id": account_id, "symbol": symbol, **asdict(held)})
     sql = f"""
         INSERT INTO paper_holdings ({columns})
         SELECT {columns} FROM json_populate_recordset(NULL::paper_holdings, $1::text::json)
@@ -247,9 +231,8 @@ def save_holdings(holdings: Mapping[AccountSymbol[UUID], PaperHolding]) -> State
 
 # Of an order.
 _FIXED = frozenset({"number", "broker_order_id", "symbol", "side", "kind", "accepted_at"})
-_CHANGING = ", ".join(
-    f"{name} = excluded.{name}" for name in PaperOrder.__struct_fields__ if name not in _FIXED
-)
+_CHANGING = [name for name in PaperOrder.__struct_fields__ if name not in _FIXED]
+_CHANGES = ", ".join([f"{name} = excluded.{name}" for name in _CHANGING])
 
 
 def save_orders(orders: Sequence[tuple[UUID, PaperOrder]]) -> Statement:
@@ -258,22 +241,24 @@ def save_orders(orders: Sequence[tuple[UUID, PaperOrder]]) -> Statement:
     sql = f"""
         INSERT INTO paper_orders ({columns})
         SELECT {columns} FROM json_populate_recordset(NULL::paper_orders, $1::text::json)
-        ON CONFLICT (account_id, number) DO UPDATE SET {_CHANGING}
+        ON CONFLICT (account_id, number) DO UPDATE SET {_CHANGES}
     """  # noqa: S608 - our own constants
     return Statement(sql, (json_text(rows),))
 
 
 _EVENT_COLUMNS = """
-    account_id, seq, number, kind, client_order_id, broker_order_id, replaces, exec_id, symbol, side, quantity, price,
-    fee, cum_quantity, leaves_quantity, average_price, broker_status, venue_time, reason, raw
+    account_id, seq, number, kind, client_order_id, broker_order_id, replaces, exec_id, symbol,
+    side, quantity, price, fee, cum_quantity, leaves_quantity, average_price, broker_status,
+    venue_time, reason, raw
 """
 
 
-def add_events(events: Sequence[tuple[UUID, PaperEvent]]) -> Statement:
-    rows = [
-        {"account_id": account_id, "seq": each.seq, "number": each.order, **asdict(each.event)}
-        for account_id, each in events
-    ]
+def add_events(events: Mapping[UUID, Sequence[PaperEvent]]) -> Statement:
+    rows = list[object]()
+    for account_id, made in events.items():
+        for each in made:
+            ids = {"account_id": account_id, "seq": each.seq, "number": each.order}
+            rows.append({**ids, **asdict(each.event)})
     sql = f"""
         INSERT INTO paper_events ({_EVENT_COLUMNS})
         SELECT {_EVENT_COLUMNS} FROM json_populate_recordset(NULL::paper_events, $1::text::json)
@@ -285,7 +270,3 @@ def add_events(events: Sequence[tuple[UUID, PaperEvent]]) -> Statement:
 def _columns(kind: type[msgspec.Struct]) -> str:
     """Columns are named one by one, because a newer version may have added some."""
     return ", ".join(kind.__struct_fields__)
-
-
-def _decoded(reply: Reply, kind: type[Parsed]) -> list[Parsed]:
-    return [msgspec.json.decode(text, type=kind) for (text,) in reply.rows if text]

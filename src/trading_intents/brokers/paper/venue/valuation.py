@@ -33,11 +33,11 @@ class Valuation:
         """Positions as they were read, unless newer ones are known, and the last quotes of them
         that were posted."""
         if self.positions is None or event >= self.event:
-            self.positions = {
-                symbol: quantity for symbol, quantity in positions.items() if quantity
-            }
+            held = positions.items()
+            self.positions = {symbol: quantity for symbol, quantity in held if quantity}
             self.event = event
-        self._posted |= {symbol: _middle(quote) for symbol, quote in quotes.items()}
+        for symbol, quote in quotes.items():
+            self._posted[symbol] = _middle(quote)
         # Of symbols that are held: no others are kept for long.
         for known in (self._posted, self._walked):
             for symbol in known.keys() - self.positions.keys():
@@ -72,10 +72,10 @@ class Valuation:
         if self.positions is None:
             return None
         tick = tick_number(now)
+        value = cash
         with exact():
-            value = sum(
-                (q * self._price(symbol, tick) for symbol, q in self.positions.items()), cash
-            )
+            for symbol, quantity in self.positions.items():
+                value += quantity * self._price(symbol, tick)
         return normalized(value)
 
     def _price(self, symbol: Symbol, tick: int) -> Decimal:
@@ -84,7 +84,8 @@ class Valuation:
             return posted
         known = self._walked.get(symbol)
         if known is None or not 0 <= tick - known[0] < WALK_TICKS:
-            known = self._walked[symbol] = tick, walk_middle_cents(self.seed, symbol, tick) * CENT
+            middle = walk_middle_cents(self.seed, symbol, tick) * CENT
+            known = self._walked[symbol] = (tick, middle)
         return known[1]
 
 

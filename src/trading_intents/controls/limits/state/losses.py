@@ -26,7 +26,7 @@ class HeldResult(msgspec.Struct, frozen=True, kw_only=True):
     opening_price: Decimal | None = None
 
 
-class DailyBaseline(FrozenStruct, frozen=True):
+class DailyBaseline(FrozenStruct):
     """The result that a day's result is counted from."""
 
     day: date
@@ -65,36 +65,31 @@ class AccountResults:
         self.baselines: dict[str, DailyBaseline] = {}
         # What openings made at the price of now, None without one, by account and symbol.
         self._openings: dict[str, dict[str, Decimal | None]] = {}
-        for kind, account_id, *texts in rows:
-            if kind == "baseline":
-                self.baselines[account_id] = msgspec.json.decode(texts[0], type=DailyBaseline)
+        for account_id, position, text in rows:
+            if position is None:
+                self.baselines[account_id] = msgspec.json.decode(text, type=DailyBaseline)
                 continue
-            text, known_text = texts
-            known = msgspec.json.decode(known_text, type=StoredPrices)
+            known = msgspec.json.decode(text, type=StoredPrices)
             # The last known price counts, however old.
             last = prices.pick_last(known)
-            price = last.price if last else None
-            position = msgspec.json.decode(text, type=HeldResult)
-            with exact():
-                self.results[account_id] = self.results.get(account_id, ZERO) + result_of(
-                    position, price
-                )
-                self.realized[account_id] = (
-                    self.realized.get(account_id, ZERO) + position.realized_pnl
-                )
-                if position.opening_price is not None:
-                    made = (
-                        None
-                        if price is None
-                        else position.opening_quantity * (price - position.opening_price)
-                    )
-                    self._openings.setdefault(account_id, {})[known.symbol] = made
+            held = msgspec.json.decode(position, type=HeldResult)
+            self._add(account_id, known.symbol, held, last.price if last else None)
+
+    def _add(self, account_id: str, symbol: str, held: HeldResult, price: Decimal | None) -> None:
+        with exact():
+            self.results[account_id] = self.results.get(account_id, ZERO) + result_of(held, price)
+            self.realized[account_id] = self.realized.get(account_id, ZERO) + held.realized_pnl
+            if held.opening_price is None:
+                return
+            made = None
+            if price is not None:
+                made = held.opening_quantity * (price - held.opening_price)
+            self._openings.setdefault(account_id, {})[symbol] = made
 
     def begin_day(self, account_id: str, timezone: str | None, now: datetime) -> DailyBaseline:
         """The baseline of a day of which nothing is known yet."""
-        unpriced = frozenset(
-            symbol for symbol, made in self._openings.get(account_id, {}).items() if made is None
-        )
+        openings = self._openings.get(account_id, {})
+        unpriced = frozenset(symbol for symbol, made in openings.items() if made is None)
         result = self.results.get(account_id, ZERO)
         return DailyBaseline(day_at(now, timezone), timezone or DEFAULT_TIMEZONE, result, unpriced)
 
@@ -109,21 +104,18 @@ class AccountResults:
         if known is None or (known.day, known.timezone) != (begun.day, begun.timezone):
             return ZERO, begun
         openings = self._openings.get(account_id, {})
+        result = begun.result
         with exact():
-            return begun.result - known.result - sum(
-                openings.get(each) or ZERO for each in known.unpriced
-            ), None
+            result -= known.result
+            for symbol in known.unpriced:
+                result -= openings.get(symbol) or ZERO
+        return result, None
 
 
 def baseline_rows(baselines: Mapping[tuple[str, str], DailyBaseline]) -> list[tuple[str, ...]]:
     """By account and organization, in the order of their locks."""
-    return [
-        (
-            *ids,
-            each.day.isoformat(),
-            each.timezone,
-            str(each.result),
-            msgspec.json.encode(each.unpriced).decode(),
-        )
-        for ids, each in sorted(baselines.items(), key=lambda item: item[0])
-    ]
+    rows: list[tuple[str, ...]] = []
+    for ids, each in sorted(baselines.items(), key=lambda item: item[0]):
+        unpriced = msgspec.json.encode(each.unpriced).decode()
+        rows.append((*ids, each.day.isoformat(), each.timezone, str(each.result), unpriced))
+    return rows

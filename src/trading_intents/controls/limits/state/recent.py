@@ -4,16 +4,18 @@ I/O, no clock. The seq and hash of the log's head say whether it is still all of
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import NamedTuple
 
 from trading_intents.controls.limits.model import RATE_SECONDS
+from trading_intents.trading import FrozenStruct
 
 MAX_ACCOUNTS = 10_000
 MAX_READ_ACTIONS = 1_000  # of all accounts together, while other accounts' commands wait
 # After an account's last order its log says nothing of the last minute.
 KEPT = timedelta(seconds=RATE_SECONDS + 1)
-Head = tuple[int, str]  # the seq and hash of an action, up to which a log is known
-NOWHERE: Head = (0, "")
+LogHead = tuple[int, str]  # the seq and hash of an action, up to which a log is known
+NOWHERE: LogHead = (0, "")
 
 
 class RecentOrders:
@@ -23,7 +25,7 @@ class RecentOrders:
     def __init__(self, window_millis: int, now: datetime) -> None:
         """`window_millis`: for how long terms are remembered."""
         self.window_millis = window_millis
-        self.head: Head = NOWHERE
+        self.head: LogHead = NOWHERE
         # Of a later moment some may be forgotten already, if the database's clock was set back.
         self.used_at = now
         self._window = timedelta(milliseconds=window_millis)
@@ -75,7 +77,7 @@ def _second_of(now: datetime) -> int:
 RecentByAccount = dict[str, RecentOrders]  # the one that was used longest ago first
 
 
-class RecentRead(NamedTuple):
+class RecentRequest(NamedTuple):
     """An account whose log is to be read: after what is known of it, and how far back its terms
     count."""
 
@@ -84,12 +86,12 @@ class RecentRead(NamedTuple):
     window_millis: int
 
     @property
-    def head(self) -> Head:
+    def head(self) -> LogHead:
         return self.known.head if self.known else NOWHERE
 
 
 def find_whole(
-    memory: RecentByAccount, heads: Mapping[str, Head], now: datetime
+    memory: RecentByAccount, heads: Mapping[str, LogHead], now: datetime
 ) -> RecentByAccount:
     """Finds the accounts that are known up to their heads. Forgets the accounts that have been idle
     for longer than it matters."""
@@ -106,51 +108,61 @@ def find_whole(
     return whole
 
 
-def plan_reads(
+def request_recent(
     windows: Mapping[str, int], memory: RecentByAccount, whole: RecentByAccount, now: datetime
-) -> list[RecentRead]:
-    """Plans the reads of accounts that are judged by their last orders; the windows are theirs."""
-    reads: list[RecentRead] = []
+) -> list[RecentRequest]:
+    """The requests for accounts that are judged by their last orders; the windows are theirs."""
+    requests: list[RecentRequest] = []
     for account_id, window_millis in windows.items():
         recent = memory.get(account_id)
         if recent is None or recent.window_millis < window_millis or recent.used_at > now:
-            reads.append(RecentRead(account_id, None, window_millis))
+            requests.append(RecentRequest(account_id, None, window_millis))
         elif account_id not in whole:
-            reads.append(RecentRead(account_id, recent, recent.window_millis))
-    return reads
+            requests.append(RecentRequest(account_id, recent, recent.window_millis))
+    return requests
+
+
+class RecentRow(FrozenStruct, kw_only=True):
+    """A row of `read_recent`: an account whose log was read, the orders of a second, or when a
+    CREATE of these terms was last accepted."""
+
+    account_id: str
+    is_known: bool | None = None  # whether the log has what is known of the account
+    second: int | None = None
+    orders: int = 0
+    terms: str = ""
+    accepted_at: datetime | None = None
 
 
 def put_recent(
     memory: RecentByAccount,
-    reads: Sequence[RecentRead],
-    rows: Iterable[Sequence[Any]],
-    heads: Mapping[str, Head],
+    requests: Sequence[RecentRequest],
+    rows: Iterable[RecentRow],
+    heads: Mapping[str, LogHead],
     now: datetime,
 ) -> RecentByAccount:
-    """Takes the rows of `read_recent`. What is known of an account is not in them if reading it
-    would take too long."""
-    of: dict[str, list[list[Any]]] = {"account": [], "second": [], "create": []}
-    for kind, *row in rows:
-        of[kind].append(row)
-    asked = {read.account_id: read for read in reads}
-    found = dict[str, RecentOrders]()
-    for account_id, is_known, is_read in of["account"]:
-        if is_read != "true":
-            continue
-        read = asked[account_id]
-        recent = (
-            read.known
-            if read.known and is_known == "true"
-            else RecentOrders(read.window_millis, now)
-        )
-        recent.head = heads[account_id]
-        recent.used_at = now
-        memory.pop(account_id, None)  # so that it becomes the newest
-        memory[account_id] = found[account_id] = recent
-    for account_id, second, orders in of["second"]:
-        found[account_id].add(int(second), int(orders))
-    for account_id, terms, accepted_at in sorted(
-        of["create"], key=lambda row: datetime.fromisoformat(row[2])
-    ):
-        found[account_id].remember(terms, datetime.fromisoformat(accepted_at))
+    """Takes the rows of `read_recent`. An account is not in them if reading its log would take too
+    long."""
+    asked = {request.account_id: request for request in requests}
+    found: RecentByAccount = {}
+    accepted: list[tuple[datetime, RecentRow]] = []
+    seconds: list[tuple[int, RecentRow]] = []
+    for row in rows:
+        if row.accepted_at:
+            accepted.append((row.accepted_at, row))
+        elif row.second is not None:
+            seconds.append((row.second, row))
+        else:
+            request = asked[row.account_id]
+            recent = request.known if row.is_known else None
+            if recent is None:
+                recent = RecentOrders(request.window_millis, now)
+            recent.head = heads[row.account_id]
+            recent.used_at = now
+            memory.pop(row.account_id, None)  # so that it becomes the newest
+            memory[row.account_id] = found[row.account_id] = recent
+    for second, row in seconds:
+        found[row.account_id].add(second, row.orders)
+    for accepted_at, row in sorted(accepted, key=itemgetter(0)):
+        found[row.account_id].remember(row.terms, accepted_at)
     return found

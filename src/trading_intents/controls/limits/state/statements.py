@@ -7,7 +7,7 @@ from msgspec.json import encode
 
 from trading_intents.controls.limits.model import RATE_SECONDS
 from trading_intents.controls.limits.state.budgets import KeyUse
-from trading_intents.controls.limits.state.recent import MAX_READ_ACTIONS, RecentRead
+from trading_intents.controls.limits.state.recent import MAX_READ_ACTIONS, RecentRequest
 from trading_intents.prices.store import KNOWN_PRICES, MARKET, PRICE_JOINS
 from trading_intents.storage.database import pack_array
 from trading_intents.storage.pipeline import RowParameters, Statement
@@ -26,6 +26,17 @@ _POSITION = """
         SELECT true AS is_set FROM position_openings WHERE account_id = asked.account_id LIMIT 1
     ) AS opening ON true
 """
+
+
+def _state(total: str) -> str:
+    """A `LimitState` as JSON, of an account whose open orders are this total."""
+    return f"""json_build_object(
+        'account_open_orders', coalesce({total}, 0), 'open_orders', coalesce(e.open_orders, 0),
+        'open_buy', coalesce(e.open_buy, 0), 'open_sell', coalesce(e.open_sell, 0),
+        'position', coalesce(p.quantity, 0), 'is_position_known', opening.is_set IS NOT NULL
+    )::text"""
+
+
 _READ = f"""
     WITH asked AS MATERIALIZED (
         SELECT * FROM unnest(from_column($1)::uuid[], from_column($2)) AS symbols (account_id,
@@ -36,9 +47,7 @@ _READ = f"""
         ) AS open_orders
         FROM (SELECT DISTINCT account_id FROM asked) AS accounts
     )
-    SELECT asked.account_id::text, asked.symbol, total.open_orders::text, e.open_orders::text,
-        e.open_buy::text,
-           e.open_sell::text, p.quantity::text, opening.is_set::text
+    SELECT asked.account_id::text, asked.symbol, {_state("total.open_orders")}
     FROM asked JOIN totals AS total ON total.account_id = asked.account_id
     LEFT JOIN LATERAL (
         SELECT * FROM exposures WHERE account_id = asked.account_id AND symbol = asked.symbol
@@ -49,9 +58,7 @@ _READ = f"""
 # Of accounts that are asked for one symbol each, as most are: in one pass, which takes a fifth
 # less.
 _READ_SINGLE = f"""
-    SELECT asked.account_id::text, asked.symbol, e.total::text, e.open_orders::text,
-        e.open_buy::text,
-           e.open_sell::text, p.quantity::text, opening.is_set::text
+    SELECT asked.account_id::text, asked.symbol, {_state("e.total")}
     FROM unnest(from_column($1)::uuid[], from_column($2)) AS asked (account_id, symbol)
     CROSS JOIN LATERAL (
         SELECT sum(open_orders) AS total, sum(open_orders)
@@ -68,9 +75,8 @@ def read_limit_state(asked: Sequence[AccountSymbol[str]]) -> Statement:
     """By account and symbol: the account's open orders, what is open of the symbol, the position,
     and whether the account's opening positions are set."""
     is_single = len(dict(asked)) == len(asked)
-    return Statement(
-        _READ_SINGLE if is_single else _READ, tuple(map(pack_array, zip(*asked, strict=True)))
-    )
+    columns = map(pack_array, zip(*asked, strict=True))
+    return Statement(_READ_SINGLE if is_single else _READ, tuple(columns))
 
 
 _TERMS = """
@@ -116,44 +122,51 @@ _READ_RECENT = f"""
             SELECT * FROM actions WHERE account_id = chosen.account_id AND seq > chosen.after
             ORDER BY seq
         ) AS a
-        WHERE chosen.is_read AND a.action_type <> 'CANCEL' AND a.record NOT LIKE '%"leg":"%'  -- legs never count
+        WHERE chosen.is_read AND a.action_type <> 'CANCEL'
+          AND a.record NOT LIKE '%"leg":"%'  -- legs never count
           AND a.created_at >= clock_timestamp() - interval '{RATE_SECONDS + 1} seconds'
     )
-    SELECT 'account', account_id::text, is_known::text, is_read::text FROM chosen
+    SELECT json_build_object('account_id', account_id, 'is_known', is_known)::text
+    FROM chosen WHERE is_read
     UNION ALL
-    SELECT 'second', account_id::text, floor(extract(epoch FROM created_at))::bigint::text,
-        count(*)::text
-    FROM recent GROUP BY 2, 3
-    UNION ALL
-    SELECT 'create', account_id::text, {_TERMS}, max(created_at)::text
+    SELECT json_build_object('account_id', account_id, 'second', second, 'orders', count(*))::text
     FROM (
-        SELECT account_id, created_at, record::json AS r FROM recent
-        WHERE action_type = 'CREATE' AND window_millis > 0
-          AND created_at > clock_timestamp() - make_interval(secs => window_millis / 1000.0 + 1)
+        SELECT account_id, floor(extract(epoch FROM created_at))::bigint AS second FROM recent
+    ) AS counted
+    GROUP BY account_id, second
+    UNION ALL
+    SELECT json_build_object(
+        'account_id', account_id, 'terms', terms, 'accepted_at', max(created_at)
+    )::text
+    FROM (
+        SELECT account_id, created_at, {_TERMS} AS terms
+        FROM (SELECT account_id, created_at, record::json AS r FROM recent
+            WHERE action_type = 'CREATE' AND window_millis > 0
+              AND created_at > clock_timestamp() - make_interval(secs => window_millis / 1000.0 + 1)
+        ) AS parsed
     ) AS created
-    GROUP BY 2, 3
+    GROUP BY account_id, terms
 """  # noqa: S608 - our own constants
 _NO_MAX = 2**62
 
 
-def read_recent(reads: Sequence[RecentRead], *, may_take_long: bool) -> Statement:
-    """Rows for `put_recent`: whether each log has what is known of it, then what came after that,
-    or all of the last minute; if it may not take long, of the shortest only, MAX_READ_ACTIONS
+def read_recent(reads: Sequence[RecentRequest], *, may_take_long: bool) -> Statement:
+    """A `RecentRow` as JSON for each: whether a log has what is known of it, then what came after
+    that, or all of the last minute; if it may not take long, of the shortest only, MAX_READ_ACTIONS
     together."""
-    rows = [
-        (each.account_id, str(each.head[0]), each.head[1], str(each.window_millis))
-        for each in reads
-    ]
+    rows: list[tuple[str, ...]] = []
+    for each in reads:
+        seq, digest = each.head
+        rows.append((each.account_id, str(seq), digest, str(each.window_millis)))
     max_actions = str(_NO_MAX if may_take_long else MAX_READ_ACTIONS)
     return Statement(_READ_RECENT, (*map(pack_array, zip(*rows, strict=True)), max_actions))
 
 
 _RESULTS = f"""
-    SELECT 'result', asked.account_id::text, json_build_object(
-        'quantity', asked.quantity, 'uncosted_quantity', asked.uncosted_quantity, 'open_cost',
-            asked.open_cost,
-        'realized_pnl', asked.realized_pnl, 'opening_quantity', asked.opening_quantity,
-        'opening_price', asked.opening_price
+    SELECT asked.account_id::text, json_build_object(
+        'quantity', asked.quantity, 'uncosted_quantity', asked.uncosted_quantity,
+        'open_cost', asked.open_cost, 'realized_pnl', asked.realized_pnl,
+        'opening_quantity', asked.opening_quantity, 'opening_price', asked.opening_price
     )::text, {KNOWN_PRICES}
     FROM (
         SELECT p.*, a.market FROM positions p
@@ -162,15 +175,15 @@ _RESULTS = f"""
         WHERE p.account_id = ANY (from_column($1)::uuid[])
     ) AS asked {PRICE_JOINS}
     UNION ALL
-    SELECT 'baseline', account_id::text, json_build_object(
+    SELECT account_id::text, NULL, json_build_object(
         'day', day, 'timezone', timezone, 'result', result, 'unpriced', unpriced, 'halted', halted
-    )::text, NULL
+    )::text
     FROM daily_baselines WHERE account_id = ANY (from_column($1)::uuid[])
 """  # noqa: S608 - our own constants
 
 
 def read_results(account_ids: Sequence[str]) -> Statement:
-    """Reads each position's result and worth, and each account's baseline: rows for
+    """Reads each position's result and prices, and each account's baseline: rows for
     `AccountResults`. One statement, as one transaction sets openings and moves the baseline."""
     return Statement(_RESULTS, (pack_array(account_ids),))
 
@@ -194,9 +207,10 @@ _KEEP_BUDGETS = f"""
 
 
 def keep_budgets(used: Iterable[KeyUse]) -> Statement:
-    rows = [
-        (each.key_id, each.day, each.daily_notional, encode(each.seconds).decode()) for each in used
-    ]
+    rows: list[tuple[object, ...]] = []
+    for each in used:
+        seconds = encode(each.seconds).decode()
+        rows.append((each.key_id, each.day, each.daily_notional, seconds))
     return Statement(_KEEP_BUDGETS, _USED.pack(rows))
 
 

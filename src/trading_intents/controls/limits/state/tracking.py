@@ -1,11 +1,12 @@
-"""The state that limits are judged by while a batch is decided. Each part of it has the same
-interface: what it needs, what was read, what an order meets, what was accepted, what is to be
-written. No I/O."""
+"""The state that limits are judged by while a batch is decided, of parts with one interface: needs,
+read, meet, accept, writes. No I/O."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from uuid import UUID
+
+import msgspec
 
 from trading_intents.brokers.registry import Registry
 from trading_intents.controls.limits.model import (
@@ -26,7 +27,7 @@ from trading_intents.controls.limits.state.losses import (
     DailyBaseline,
     baseline_rows,
 )
-from trading_intents.controls.limits.state.recent import Head, RecentByAccount
+from trading_intents.controls.limits.state.recent import LogHead, RecentByAccount
 from trading_intents.controls.model import Triggered
 from trading_intents.prices.model import PriceKey, PriceRules, ReferencePrice, market_of
 from trading_intents.prices.store import parse_reply, read_prices
@@ -42,7 +43,7 @@ from trading_intents.trading import (
 )
 
 
-class LimitedSubject(FrozenStruct, frozen=True, kw_only=True):
+class LimitedSubject(FrozenStruct, kw_only=True):
     """A symbol of an account that has limits, and what they are judged by."""
 
     account_id: str
@@ -83,7 +84,7 @@ class LimitPart:
 
     now: datetime
 
-    def begin(self, heads: Mapping[str, Head], now: datetime) -> None:
+    def begin(self, heads: Mapping[str, LogHead], now: datetime) -> None:
         """Takes the heads of the accounts that are locked."""
         self.now = now
 
@@ -118,16 +119,12 @@ class Exposures(LimitPart):
         return statements.read_limit_state(unread) if unread else None
 
     def read(self, reply: Reply) -> None:
-        for account_id, symbol, total, orders, buy, sell, position, is_opened in reply.texts():
-            self._open_orders[account_id] = int(total or 0)
-            if is_opened:
-                self._opened.add(account_id)
-            state = LimitState(position=ZERO if position is None else Decimal(position))
-            if orders:
-                state.open_buy = Decimal(buy)
-                state.open_sell = Decimal(sell)
-                state.open_orders = int(orders)
+        for account_id, symbol, text in reply.texts():
+            state = msgspec.json.decode(text, type=LimitState)
             self._symbols[account_id, symbol] = state
+            self._open_orders[account_id] = state.account_open_orders
+            if state.is_position_known:
+                self._opened.add(account_id)
 
     def meet(self, subject: LimitedSubject, asked: AskedOrder, met: LimitState) -> None:
         if subject.needs_exposure:
@@ -138,9 +135,8 @@ class Exposures(LimitPart):
             met.open_sell = known.open_sell
             met.open_orders = known.open_orders
             met.account_open_orders = self._open_orders[subject.account_id]
-            met.is_position_known = subject.account_id in self._opened or not (
-                broker and broker.tells_positions
-            )
+            is_reported = broker is not None and broker.tells_positions
+            met.is_position_known = subject.account_id in self._opened or not is_reported
 
     def accept(self, account_id: str, subject: LimitedSubject | None, asked: AskedOrder) -> None:
         if account_id in self._open_orders:
@@ -165,7 +161,8 @@ class LimitPrices(LimitPart):
         return read_prices(keys) if keys else None
 
     def read(self, reply: Reply) -> None:
-        self._picked |= {key: self._rules.pick(known) for key, known in parse_reply(reply).items()}
+        for key, known in parse_reply(reply).items():
+            self._picked[key] = self._rules.pick(known)
 
     def meet(self, subject: LimitedSubject, asked: AskedOrder, met: LimitState) -> None:
         met.reference_price = self.price_of(subject)
@@ -187,12 +184,13 @@ class KeyBudgets(LimitPart):
         self._changed: set[str] = set()
 
     def needs(self, subjects: Collection[LimitedSubject]) -> Statement | None:
-        self.held = {each.key_id for each in subjects if each.key_id} - self.used.keys()
+        self.held = {each.key_id for each in subjects} - self.used.keys() - {""}
         return statements.read_budgets(self.held, self._locking) if self.held else None
 
     def read(self, reply: Reply) -> None:
-        read = [parse_use(text, self.now) for (text,) in reply.rows if text]
-        self.used |= {each.key_id: each for each in read}
+        for (text,) in reply.texts():
+            use = parse_use(text, self.now)
+            self.used[use.key_id] = use
         self.held -= self.used.keys()
 
     def meet(self, subject: LimitedSubject, asked: AskedOrder, met: LimitState) -> None:
@@ -207,11 +205,9 @@ class KeyBudgets(LimitPart):
             self._changed.add(subject.key_id)
 
     def writes(self) -> list[Statement]:
-        return (
-            [statements.keep_budgets(self.used[each] for each in sorted(self._changed))]
-            if self._changed
-            else []
-        )
+        if not self._changed:
+            return []
+        return [statements.keep_budgets(self.used[each] for each in sorted(self._changed))]
 
 
 class DailyResults(LimitPart):
@@ -224,9 +220,8 @@ class DailyResults(LimitPart):
         self._begun: dict[tuple[str, str], DailyBaseline] = {}  # by account and organization
 
     def needs(self, subjects: Collection[LimitedSubject]) -> Statement | None:
-        self._asked = {
-            each.account_id for each in subjects if each.account.max_daily_loss is not None
-        } - self._results.keys()
+        limited = {each.account_id for each in subjects if each.account.max_daily_loss is not None}
+        self._asked = limited - self._results.keys()
         return statements.read_results(list(self._asked)) if self._asked else None
 
     def read(self, reply: Reply) -> None:
@@ -252,33 +247,32 @@ class LastMinutes(LimitPart):
     def __init__(self, memory: RecentByAccount, *, may_take_long: bool) -> None:
         self._memory = memory
         self._may_take_long = may_take_long
-        self._heads: Mapping[str, Head] = {}
-        self._asked: Sequence[recent.RecentRead] = ()
+        self._heads: Mapping[str, LogHead] = {}
+        self._asked: Sequence[recent.RecentRequest] = ()
         self.known: RecentByAccount = {}
         # Accounts whose log must be read before their orders can be judged.
         self.unread: set[str] = set()
 
-    def begin(self, heads: Mapping[str, Head], now: datetime) -> None:
+    def begin(self, heads: Mapping[str, LogHead], now: datetime) -> None:
         self.now = now
         self._heads = heads
         self.known = recent.find_whole(self._memory, heads, now)
 
     def needs(self, subjects: Collection[LimitedSubject]) -> Statement | None:
-        judged = (each for each in subjects if each.needs_recent and each.account_id in self._heads)
-        windows = {each.account_id: each.account.duplicate_window_millis or 0 for each in judged}
-        self._asked = (
-            recent.plan_reads(windows, self._memory, self.known, self.now) if windows else ()
-        )
-        return (
-            statements.read_recent(self._asked, may_take_long=self._may_take_long)
-            if self._asked
-            else None
-        )
+        windows: dict[str, int] = {}
+        for each in subjects:
+            if each.needs_recent and each.account_id in self._heads:
+                windows[each.account_id] = each.account.duplicate_window_millis or 0
+        self._asked = ()
+        if windows:  # no head is known before the first reply, and no time
+            self._asked = recent.request_recent(windows, self._memory, self.known, self.now)
+        if not self._asked:
+            return None
+        return statements.read_recent(self._asked, may_take_long=self._may_take_long)
 
     def read(self, reply: Reply) -> None:
-        self.known |= recent.put_recent(
-            self._memory, self._asked, reply.texts(), self._heads, self.now
-        )
+        rows = reply.parse(recent.RecentRow)
+        self.known |= recent.put_recent(self._memory, self._asked, rows, self._heads, self.now)
         self.unread = {each.account_id for each in self._asked} - self.known.keys()
 
     def meet(self, subject: LimitedSubject, asked: AskedOrder, met: LimitState) -> None:
@@ -318,20 +312,22 @@ class LimitTracking:
         self._asked: list[LimitPart] = []
         self.counts = False  # whether orders must be counted for those that follow
 
-    def begin(self, heads: Mapping[str, Head], now: datetime) -> None:
+    def begin(self, heads: Mapping[str, LogHead], now: datetime) -> None:
         for part in self._parts:
             part.begin(heads, now)
         self.counts |= bool(self.minutes.known)
 
     def needs(self, subjects: Collection[LimitedSubject]) -> list[Statement]:
-        needed = (
-            [(part, found) for part in self._parts if (found := part.needs(subjects))]
-            if subjects
-            else []
-        )
-        self._asked = [part for part, _ in needed]
+        self._asked = []
+        needed: list[Statement] = []
+        if not subjects:
+            return needed
+        for part in self._parts:
+            if statement := part.needs(subjects):
+                self._asked.append(part)
+                needed.append(statement)
         self.counts |= bool(needed)
-        return [statement for _, statement in needed]
+        return needed
 
     def read(self, replies: Sequence[Reply]) -> None:
         for part, reply in zip(self._asked, replies, strict=True):
@@ -348,4 +344,7 @@ class LimitTracking:
             part.accept(account_id, subject, asked)
 
     def writes(self) -> list[Statement]:
-        return [statement for part in self._parts for statement in part.writes()]
+        writes: list[Statement] = []
+        for part in self._parts:
+            writes += part.writes()
+        return writes

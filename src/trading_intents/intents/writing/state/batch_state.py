@@ -10,7 +10,7 @@ import msgspec
 
 from trading_intents.brokers.registry import Registry
 from trading_intents.clock import Clock, rfc3339
-from trading_intents.controls.limits.state.recent import Head, RecentByAccount
+from trading_intents.controls.limits.state.recent import LogHead, RecentByAccount
 from trading_intents.controls.limits.state.tracking import LimitedSubject, LimitTracking
 from trading_intents.errors import Unavailable
 from trading_intents.ids import IdTextMaker
@@ -20,11 +20,11 @@ from trading_intents.intents.model import (
     Accepted,
     Cancel,
     Close,
+    Create,
     EarlierAction,
     KnownOrder,
     LinkedSpec,
     NewOrder,
-    PlacedLeg,
     Replace,
     Spec,
     Submission,
@@ -32,7 +32,7 @@ from trading_intents.intents.model import (
 )
 from trading_intents.intents.writing import statements
 from trading_intents.intents.writing.state.rules import RulesByOrganization, RulesCache, Subject
-from trading_intents.orders.positions import Holding, parse_holdings
+from trading_intents.orders.positions import Holding
 from trading_intents.orders.store import OrderRow
 from trading_intents.prices.model import PriceRules
 from trading_intents.storage.pipeline import (
@@ -64,7 +64,7 @@ class BatchState:
 
     brokers: Registry
     limits: LimitTracking
-    heads: dict[str, Head] = field(default_factory=dict)  # of the accounts that are locked
+    heads: dict[str, LogHead] = field(default_factory=dict)  # of the accounts that are locked
     orders: dict[str, OrderRow] = field(default_factory=dict)  # that REPLACEs and CANCELs name
     # By account and Idempotency-Key.
     earlier: dict[tuple[str, str], EarlierAction] = field(default_factory=dict)
@@ -95,12 +95,9 @@ class BatchState:
         """Gives what the command's limits are judged by, as far as the rules are known. The
         platform's own pass."""
         known = rules.get(submission.organization_id)
-        if (
-            not known
-            or not known.limits
-            or not submission.key_id
-            or isinstance(submission.command, Cancel)
-        ):
+        if not known or not known.limits or not submission.key_id:
+            return None
+        if isinstance(submission.command, Cancel):
             return None
         return known.limited_subject(self.subject_of(submission))
 
@@ -159,30 +156,27 @@ class BatchState:
         submission: Submission,
         answered: EarlierAction,
         accepted: Accepted,
-        marked: OrderRow | None,
+        noted: OrderRow | None,
     ) -> None:
         """Takes the action that is appended, with those of its legs, and the order as it is
         then."""
         if recent := self.limits.minutes.known.get(submission.account_id):
             recent.head = self.heads[submission.account_id]
-        if marked:
-            self.orders[marked.order_id] = marked
-        if marked and accepted.is_linked and accepted.action_type is ActionType.REPLACE:
-            self.replacing[marked.order_id] = accepted.spec
+        if noted:
+            self.orders[noted.order_id] = noted
+        if noted and accepted.is_linked and accepted.action_type is ActionType.REPLACE:
+            self.replacing[noted.order_id] = accepted.spec
         if submission.idempotency_key and submission.body_digest is not None:
             self.earlier[submission.account_id, submission.idempotency_key] = answered
 
     def _known(self, row: OrderRow) -> KnownOrder:
         """With the others of its group, and what this batch asks for of them."""
         members = self.groups.get(row.order_id, ())
-        asked = [
-            (each.leg, self.replacing[order_id])
-            for order_id, each in members
-            if order_id in self.replacing
-        ]
-        return store.known_order(
-            row, (*(each for _, each in members), *(LinkedSpec(*each) for each in asked))
-        )
+        others = [each for _, each in members]
+        for order_id, each in members:
+            if order_id in self.replacing:
+                others.append(LinkedSpec(each.leg, self.replacing[order_id]))
+        return store.known_order(row, others)
 
 
 async def read_state(
@@ -209,17 +203,17 @@ async def read_state(
         replies = await connection.run([*locks.values(), *limits.needs(expected)])
         versions = _take(state, dict(zip(locks, replies, strict=False)))
         limits.read(replies[len(locks) :])
-        replaced = {
-            each.command.ref_intent_id for each in submissions if isinstance(each.command, Replace)
-        }
-        if linked := [
-            each for each in replaced if each in state.orders and state.orders[each].linked
-        ]:
-            (groups,) = await connection.run([store.read_groups(linked)])
-            state.groups = store.parse_groups(groups.texts())
+        linked: set[str] = set()
         subjects: dict[str, set[Subject]] = {}
         for each in submissions:
             subjects.setdefault(each.organization_id, set()).add(state.subject_of(each))
+            if isinstance(each.command, Replace):
+                order = state.orders.get(each.command.ref_intent_id)
+                if order and order.linked:
+                    linked.add(order.order_id)
+        if linked:
+            (groups,) = await connection.run([store.read_groups([*linked])])
+            state.groups = store.parse_groups(groups.texts())
         state.rules = await cache.find(connection, subjects, versions)
         locked = [each for each in submissions if each.account_id in state.heads]
         if late := limits.needs(_limited(state, locked, state.rules)):
@@ -234,25 +228,29 @@ def _locking_reads(
 ) -> dict[str, Statement]:
     """The locks of a batch by their names, in the order of the locks: heads, then the orders that
     it names; then reads without a lock."""
-    organization_ids = {each.organization_id for each in submissions}
-    commands = [(each.account_id, each.command) for each in submissions]
-    references = {each.ref_intent_id for _, each in commands if not isinstance(each, NewOrder)}
-    closes: dict[AccountSymbol[str], int | None] = {
-        (account_id, each.symbol): each.seen_seq
-        for account_id, each in commands
-        if isinstance(each, Close)
-    }
-    keyed = [
-        (each.account_id, each.idempotency_key) for each in submissions if each.idempotency_key
-    ]
-    reads = {
-        str(number): each for number, each in enumerate(statements.begin(organization_ids, locking))
-    }
-    if any(each.halt_id for each in submissions):
+    organization_ids: set[str] = set()
+    account_ids: set[str] = set()
+    references: set[str] = set()
+    closes: dict[AccountSymbol[str], int | None] = {}
+    keyed: list[tuple[str, str]] = []
+    has_halts = False
+    for each in submissions:
+        organization_ids.add(each.organization_id)
+        account_ids.add(each.account_id)
+        if each.idempotency_key:
+            keyed.append((each.account_id, each.idempotency_key))
+        if each.halt_id:
+            has_halts = True
+        command = each.command
+        if isinstance(command, Close):
+            closes[each.account_id, command.symbol] = command.seen_seq
+        elif not isinstance(command, Create):
+            references.add(command.ref_intent_id)
+    begin = statements.begin(organization_ids, locking)
+    reads = {str(number): statement for number, statement in enumerate(begin)}
+    if has_halts:
         reads["halts"] = statements.share_halt_locks(organization_ids)
-    reads["heads"] = statements.lock_heads(
-        sorted({each.account_id for each in submissions}), locking
-    )
+    reads["heads"] = statements.lock_heads(sorted(account_ids), locking)
     if references:
         reads["orders"] = statements.lock_orders(sorted(references))
     if keyed:
@@ -266,24 +264,27 @@ def _locking_reads(
 def _take(state: BatchState, replies: Mapping[str, Reply]) -> dict[str, str]:
     """Puts the replies to `_locking_reads` into the state; gives the versions of the rules, by
     organization."""
-    versions = {name: values for name, *values in replies["versions"].texts()}
-    state.now_text, state.transaction_id = versions.pop("clock")
+    versions: dict[str, str] = {}
+    for name, value, transaction_id in replies["versions"].texts():
+        if name == "clock":
+            state.now_text = value
+            state.transaction_id = transaction_id
+        else:
+            versions[name] = value
     state.now = datetime.fromisoformat(state.now_text)
     state.created_at = rfc3339(state.now)
-    state.heads = {
-        account_id: (int(seq), digest) for account_id, seq, digest in replies["heads"].texts()
-    }
+    for account_id, seq, digest in replies["heads"].texts():
+        state.heads[account_id] = int(seq), digest
     if orders := replies.get("orders"):
-        rows = [msgspec.json.decode(text, type=OrderRow) for (text,) in orders.rows if text]
-        state.orders = {row.order_id: row for row in rows}
+        state.orders = {row.order_id: row for row in orders.parse(OrderRow)}
     if earlier := replies.get("earlier"):
-        for account_id, key, digest, intent_id, seq, legs in earlier.texts():
-            placed = msgspec.json.decode(legs, type=tuple[PlacedLeg, ...]) if legs else ()
-            state.earlier[account_id, key] = EarlierAction(digest, intent_id, int(seq), placed)
+        for account_id, key, text in earlier.texts():
+            state.earlier[account_id, key] = msgspec.json.decode(text, type=EarlierAction)
     if holdings := replies.get("holdings"):
-        state.holdings = parse_holdings(holdings.texts())
+        for account_id, symbol, text in holdings.texts():
+            state.holdings[account_id, symbol] = msgspec.json.decode(text, type=Holding)
     state.limits.begin(state.heads, state.now)
-    return {organization_id: version for organization_id, (version, _) in versions.items()}
+    return versions
 
 
 def _limited(

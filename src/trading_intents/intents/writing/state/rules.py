@@ -1,10 +1,10 @@
 """The rules by which a batch is decided: accounts, keys, controls and limits of an organization;
 and their cache."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, time
-from typing import Any
+
+import msgspec
 
 from trading_intents.controls.limits.model import (
     NO_LIMITS,
@@ -13,13 +13,11 @@ from trading_intents.controls.limits.model import (
     TradingLimits,
 )
 from trading_intents.controls.limits.state.tracking import LimitedSubject, limited_subject
-from trading_intents.controls.limits.store import parse_limits
 from trading_intents.controls.model import Controls, StandingHalt, Switch, TimeRule
-from trading_intents.identity.model import Entitlement, Permission
 from trading_intents.intents.model import AccountState, KeyState
 from trading_intents.intents.writing import statements
-from trading_intents.storage.pipeline import PipelineConnection
-from trading_intents.trading import AccountSymbol, Environment
+from trading_intents.storage.pipeline import PipelineConnection, Reply
+from trading_intents.trading import AccountSymbol, FrozenStruct
 
 NEVER_CHANGED = "0"  # the version of an organization that has none
 # Subjects of all organizations; beyond it the organization with the most is forgotten.
@@ -70,19 +68,36 @@ class Rules:
         if subject not in self._limited:
             account = self.accounts[account_id]
             owner = LimitOwner(self.organization_id, account_id, key_id)
-            levels = (
-                (owner.organization_id, ""),
-                (account_id, ""),
-                (account_id, symbol),
-                (key_id, ""),
+            limits = AppliedLimits(
+                organization=self.limits.get((self.organization_id, "")),
+                account=self.limits.get((account_id, "")),
+                symbol=self.limits.get((account_id, symbol)),
+                key=self.limits.get((key_id, "")),
             )
-            limits = AppliedLimits(*map(self.limits.get, levels))
-            self._limited[subject] = (
-                limited_subject(owner, symbol, account.environment, account.broker, limits)
-                if limits != NO_LIMITS
-                else None
-            )
+            limited = None
+            if limits != NO_LIMITS:
+                limited = limited_subject(
+                    owner, symbol, account.environment, account.broker, limits
+                )
+            self._limited[subject] = limited
         return self._limited[subject]
+
+    def take(self, row: "RuleRow") -> None:
+        owner_id = row.owner_id
+        if row.version:
+            self.version = row.version
+        if row.account:
+            self.accounts[owner_id] = row.account
+        if row.key:
+            self.keys[owner_id] = row.key
+        if row.switch:
+            self.switches[owner_id, row.symbol] = row.switch
+        if row.window:
+            self.windows[owner_id, row.symbol] = row.window
+        if row.halt:
+            self.halts[owner_id] = row.halt
+        if row.limits is not None:
+            self.limits[owner_id, row.symbol] = row.limits
 
     def add(self, others: "Rules") -> None:
         """Adds what was read of the same version."""
@@ -93,43 +108,35 @@ class Rules:
 RulesByOrganization = dict[str, Rules]
 
 
-def parse_rules(
-    subjects: Mapping[str, set[Subject]], rows: Iterable[Sequence[Any]]
-) -> Iterable[Rules]:
-    """The rules of these subjects, of the rows of `read_rules`. A command may name another
+class RuleRow(FrozenStruct, kw_only=True):
+    """A row of `read_rules`: one of these, of an organization, an account or a key."""
+
+    owner_id: str
+    symbol: str = ""  # empty: of all
+    version: str | None = None
+    account: AccountState | None = None
+    key: KeyState | None = None
+    switch: Switch | None = None
+    window: TimeRule | None = None
+    halt: StandingHalt | None = None
+    limits: TradingLimits | None = None
+
+
+def parse_rules(subjects: Mapping[str, set[Subject]], reply: Reply) -> Iterable[Rules]:
+    """The rules of these subjects, of the reply to `read_rules`. A command may name another
     organization's account."""
-    parsed = [*rows]
-    owners = {
-        own_id: organization_id
-        for kind, own_id, organization_id, *_ in parsed
-        if kind in ("account", "key")
-    }
-    found = {
-        each: Rules(organization_id=each, version=NEVER_CHANGED, covered=covered)
-        for each, covered in subjects.items()
-    }
-    for kind, own_id, name, *values in parsed:
-        rules = found.get(owners.get(own_id, own_id))
-        if rules is None:
-            continue
-        match kind:
-            case "rules":
-                rules.version = name
-            case "account":
-                rules.accounts[own_id] = _account(name, *values)
-            case "key":
-                rules.keys[own_id] = _key(name, *values)
-            case "switch":
-                rules.switches[own_id, name] = Switch(True, values[0])
-            case "window":
-                start, end, stale, zone, _ = values
-                rules.windows[own_id, name] = TimeRule(
-                    _time(start), _time(end), stale and int(stale), zone
-                )
-            case "halt":
-                rules.halts[own_id] = StandingHalt(name, values[0])
-            case "limit":
-                rules.limits[own_id, name] = parse_limits(values[0])
+    decode = msgspec.json.Decoder(RuleRow).decode
+    rows = [decode(text) for (text,) in reply.rows if text]
+    owners: dict[str, str] = {}  # the organizations of accounts and keys
+    for row in rows:
+        if owned := row.account or row.key:
+            owners[row.owner_id] = owned.organization_id
+    found: dict[str, Rules] = {}
+    for each, covered in subjects.items():
+        found[each] = Rules(organization_id=each, version=NEVER_CHANGED, covered=covered)
+    for row in rows:
+        if rules := found.get(owners.get(row.owner_id, row.owner_id)):
+            rules.take(row)
     return found.values()
 
 
@@ -160,23 +167,21 @@ class RulesCache:
         found: RulesByOrganization = {}
         for each, own in subjects.items():
             known = self.known.get(each)
-            if (
-                known
-                and known.version == versions.get(each, NEVER_CHANGED)
-                and own <= known.covered
-            ):
+            version = versions.get(each, NEVER_CHANGED)
+            if known and known.version == version and own <= known.covered:
                 found[each] = known
         if missing := {each: own for each, own in subjects.items() if each not in found}:
-            account_ids, key_ids, symbols = map(
-                set, zip(*set().union(*missing.values()), strict=True)
-            )
-            (read,) = await connection.run(
-                [statements.read_rules(missing, account_ids, key_ids - {""}, symbols)]
-            )
-            found |= {
-                rules.organization_id: self.put(rules)
-                for rules in parse_rules(missing, read.texts())
-            }
+            account_ids: set[str] = set()
+            key_ids: set[str] = set()
+            symbols: set[str] = set()
+            for account_id, key_id, symbol in set[Subject]().union(*missing.values()):
+                account_ids.add(account_id)
+                key_ids.add(key_id)
+                symbols.add(symbol)
+            request = statements.read_rules(missing, account_ids, key_ids - {""}, symbols)
+            (read,) = await connection.run([request])
+            for rules in parse_rules(missing, read):
+                found[rules.organization_id] = self.put(rules)
         return found
 
     def put(self, read: Rules) -> Rules:
@@ -190,45 +195,3 @@ class RulesCache:
             most = max(self.known.values(), key=lambda each: len(each.covered))
             del self.known[most.organization_id]
         return known
-
-
-def _account(
-    organization_id: str, environment: str, broker: str, disabled: str, closed: str, stored: str
-) -> AccountState:
-    return AccountState(
-        organization_id=organization_id,
-        environment=Environment(environment),
-        broker=broker,
-        disabled=disabled == _TRUE,
-        closed=closed == _TRUE,
-        has_credential=stored == _TRUE,
-    )
-
-
-def _key(
-    organization_id: str,
-    environment: str,
-    permissions: str,
-    entitlements: str,
-    disabled: str,
-    ends: str | None,
-) -> KeyState:
-    return KeyState(
-        organization_id=organization_id,
-        environment=Environment(environment),
-        permissions=frozenset(map(Permission, _members(permissions))),
-        entitlements=frozenset(map(Entitlement, _members(entitlements))),
-        disabled=disabled == _TRUE,
-        expires_at=datetime.fromisoformat(ends) if ends else None,
-    )
-
-
-_TRUE = "true"
-
-
-def _time(text: str | None) -> time | None:
-    return None if text is None else time.fromisoformat(text)
-
-
-def _members(text: str) -> list[str]:
-    return text.strip("{}").split(",") if text != "{}" else []
