@@ -13,6 +13,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from tests.conftest import Urls
+from tests.doctor_lines import lines_of
 from tests.platform import Platform, environment, run_command
 from trading_intents.cli import NOTHING_HERE, cli
 from trading_intents_client.cli import program
@@ -32,15 +33,6 @@ def commands_below(command: object, *path: str) -> Iterator[tuple[str, ...]]:
 def invoke(environ: Mapping[str, str], *arguments: str, stdin: str = "") -> Result:
     """A command within this process: a fifth of the time, for what is refused early."""
     return CliRunner().invoke(cli, arguments, input=stdin, env=environ)
-
-
-def lines_of(text: str) -> dict[str, str]:
-    """The lines of `doctor` by subject, the state first."""
-    found: dict[str, str] = {}
-    for line in text.splitlines():
-        state, subject, rest = re.split(r" +", line, maxsplit=2)
-        found[subject] = f"{found.get(subject, '')}{state}: {rest}\n"
-    return found
 
 
 ALL = [

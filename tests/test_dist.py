@@ -16,13 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.built_dist import LIMIT_SECONDS, ROOT, make_dist, run
 from trading_intents.config import PREFIX
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[1]
 SITE = Path(sysconfig.get_paths()["purelib"])
-LIMIT_SECONDS = 110
 # All that the client needs, and what those need.
 OF_CLIENT = ("anyio", "certifi", "h11", "httpcore", "httpx", "idna", "msgspec", "typing_extensions")
 OF_COMMANDS = (
@@ -42,45 +41,11 @@ with TradingClient() as client:
 """
 
 
-def make_dist(folder: Path) -> None:
-    # The environment is as it is: tests that run beside this one use it.
-    command = [
-        "make",
-        "-C",
-        str(ROOT),
-        "dist",
-        f"DIST={folder}",
-        f"VENV={sys.prefix}",
-        "-o",
-        f"{sys.prefix}/run.stamp",
-    ]
-    run(command, ROOT)
-
-
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
     make_dist(folder)
     return folder
-
-
-def run(command: list[str], folder: Path, **variables: str) -> str:
-    environ = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith((PREFIX, "PYTHONPATH"))
-    }
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env=environ | variables,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def environment(folder: Path, *wheels: Path) -> Path:

@@ -10,6 +10,7 @@ import pytest
 import typer
 
 from tests.decision_index import DECISIONS, INDEX, file_ruled, index, replaced_by
+from tests.documents import ROOT, rows, section
 from tests.platform import Platform
 from trading_intents import config
 from trading_intents.cli import cli
@@ -21,30 +22,12 @@ from trading_intents_client.cli import program
 
 pytest_plugins = ("tests.started_dirs",)
 
-ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "sdk").glob("*.md")]
 )
 API_PAGES = sorted((ROOT / "docs" / "api").glob("*.md"))
 MAX_DECISION_LINES = 38  # behind its head
 MAX_MAP_LINE = 140  # without the targets of its links
-
-
-def section(document: str, title: str) -> str:
-    text = (ROOT / document).read_text()
-    found = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
-    assert found, f"{document} has no section {title}"
-    return found[1]
-
-
-def rows(text: str, first: str) -> list[list[str]]:
-    """The cells of the tables' rows whose first cell matches."""
-    cells = [
-        [cell.strip() for cell in line[1:].split("|")]
-        for line in text.splitlines()
-        if line[:1] == "|"
-    ]
-    return [row for row in cells if re.fullmatch(first, row[0])]
 
 
 def named_items(text: str, name: str) -> set[str]:

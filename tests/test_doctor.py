@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.accounts.test_credentials import SECRETS
-from tests.accounts.test_operators import DOCUMENT, settings_of
+from tests.accounts.marked_secrets import SECRETS
+from tests.accounts.provisioned import DOCUMENT, settings_of
 from tests.conftest import Urls
+from tests.doctor_lines import lines_of
 from tests.open_folder import open_folder
 from tests.platform import environment, run_command, serving
-from tests.test_cli import lines_of
 from trading_intents.cli import cli
 
 

@@ -20,7 +20,7 @@ import pytest
 from tests.background import working
 from tests.fork_server import Fork
 from tests.platform import Platform
-from tests.test_tidy import count_tokens
+from tests.sources import count_tokens
 from trading_intents.config import PREFIX
 from trading_intents_client import TradingClient
 

@@ -9,8 +9,8 @@ import httpx
 from tests.conftest import Urls
 from tests.execution.worker_processes import WorkerProcesses, open_worker_processes, until_connected
 from tests.intents.http_client import cancel, create, limit, market
-from tests.test_watching import watched_metrics
 from tests.waiting import eventually
+from tests.watched import watched_metrics
 from trading_intents.telemetry import AlertKind
 
 SETTLED_SECONDS = 20

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.test_tidy import (
+from tests.sources import (
     EVERYTHING,
     SERVER_SOURCES,
     SOURCES,

@@ -19,6 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.conftest import Urls
+from tests.half_sent import VALIDATE, HalfSent, demo_key
 from tests.platform import COMMAND, STOP_LIMIT_SECONDS, Platform, environment, run_command, serving
 from tests.storage.conftest import all_gone
 from tests.waiting import eventually
@@ -38,47 +39,10 @@ TAKE_OVER_SECONDS = 5
 ROOT = Path(__file__).parents[1]
 COLUMNS = 80
 LINES = 24
-VALIDATE = "/api/v1/auth/api-key/validate"
-
-
-def demo_key(data_dir: Path) -> str:
-    key: str = json.loads((data_dir / "demo.json").read_text())["api_key"]
-    return key
 
 
 def answers(platform: Platform, path: str, status: int) -> bool:
     return platform.client.get(path).status_code == status
-
-
-class HalfSent:
-    """A request to validate a key whose body is on its way while the platform already works on
-    it."""
-
-    def __init__(self, url: str, key: str) -> None:
-        self._body = json.dumps({"api_key": key}).encode()
-        address = httpx.URL(url)
-        self._socket = socket.create_connection(
-            (address.host, address.port or 80), timeout=STOP_LIMIT_SECONDS
-        )
-        head = (
-            f"POST {VALIDATE} HTTP/1.1\r\nhost: platform\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(self._body)}\r\nexpect: 100-continue\r\n\r\n"
-        )
-        self._socket.sendall(head.encode())
-        # The platform asks for the body only once it has taken the request.
-        assert self._socket.recv(1024).startswith(b"HTTP/1.1 100 ")
-        self._socket.sendall(self._body[:10])
-
-    def finish(self) -> tuple[bytes, bytes]:
-        """Send the rest; the answer's head and body, read until the platform closes the
-        connection."""
-        self._socket.sendall(self._body[10:])
-        answer = b"".join(iter(lambda: self._socket.recv(65536), b""))
-        head, _, body = answer.partition(b"\r\n\r\n")
-        return head, body
-
-    def close(self) -> None:
-        self._socket.close()
 
 
 @pytest.fixture

@@ -2,25 +2,33 @@
 sleeps, locks."""
 
 import ast
-import functools
-import io
 import re
 import tokenize
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "src" / "trading_intents"
-CLIENT = ROOT / "sdk" / "src" / "trading_intents_client"
-SERVER_SOURCES = sorted(PACKAGE.rglob("*.py"))
-CLIENT_SOURCES = sorted(CLIENT.rglob("*.py"))
-SOURCES = [*SERVER_SOURCES, *CLIENT_SOURCES]
-TESTS = sorted((ROOT / "tests").rglob("*.py"))
-BENCHES = sorted([*(ROOT / "bench").glob("*.py"), *(ROOT / "sdk").glob("*.py")])
-EVERYTHING = [*SOURCES, *TESTS, *BENCHES]
+from tests.sources import (
+    CLIENT_SOURCES,
+    EVERYTHING,
+    PACKAGE,
+    ROOT,
+    SERVER_SOURCES,
+    SOURCES,
+    TESTS,
+    calls_of,
+    classes_of,
+    complaints,
+    count_tokens,
+    functions_of,
+    nodes_of,
+    text_of,
+    tokens_of,
+    tree_of,
+    words_of,
+)
 
 # What has to go is code that does a thing twice, not the words of a clear line.
 MAX_TOKENS = 275_600
@@ -50,8 +58,6 @@ MUTABLE_MAKERS = {
 }
 
 NO_TYPES = ("Annotated", "TypeVar", "ParamSpec")
-LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE}
-LAYOUT |= {tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 METAPHORS = {"desk", "shop", "house", "crew", "flight", "door", "audience", "knock", "stir"}
 METAPHORS |= {"mighty", "bones", "scene"}
@@ -82,87 +88,12 @@ STATEMENT_FILES = {
 # No HTTP method, and no command tag such as `UPDATE 0`.
 SQL = re.compile(r"\s*(?:SELECT|INSERT(?! \d)|UPDATE(?! \d)|DELETE(?! \d)|WITH|LOCK)\s")
 
-Complaints = dict[str, object]
-
-
-def complaints(paths: list[Path], look: Callable[[Path], object]) -> Complaints:
-    """The findings of `look`, by file; files without one are left out."""
-    return {str(path.relative_to(ROOT)): found for path in paths if (found := look(path))}
-
-
-@functools.cache
-def text_of(path: Path) -> str:
-    return path.read_text()
-
-
-@functools.cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(text_of(path), str(path))
-
-
-@functools.cache
-def nodes_of(path: Path) -> list[ast.AST]:
-    return list(ast.walk(tree_of(path)))
-
-
-@functools.cache
-def statements_of(path: Path) -> list[ast.AST]:
-    """Every statement, and none of their expressions: a sixth of all nodes."""
-    found: list[ast.AST] = [tree_of(path)]
-    for node in found:  # grows meanwhile
-        for part in ("body", "orelse", "handlers", "finalbody", "cases"):
-            inner = getattr(node, part, None)
-            if isinstance(inner, list):
-                found += inner
-    return found
-
-
-def functions_of(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return (
-        node
-        for node in statements_of(path)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    )
-
-
-def classes_of(path: Path) -> Iterator[ast.ClassDef]:
-    return (node for node in statements_of(path) if isinstance(node, ast.ClassDef))
-
-
-def tokens_of(path: Path) -> Iterator[tokenize.TokenInfo]:
-    """Takes seconds for everything: look first whether the text can hold what is looked for."""
-    return tokenize.generate_tokens(io.StringIO(text_of(path)).readline)
-
-
-@functools.cache
-def calls_of(path: Path) -> list[tuple[str, ast.Call]]:
-    """Every call with the name it is written by, such as `time.sleep`."""
-    return [(ast.unparse(node.func), node) for node in nodes_of(path) if isinstance(node, ast.Call)]
-
-
-def words_of(name: str) -> set[str]:
-    return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)}
-
 
 def test_the_package_stays_small() -> None:
     assert (
         sum(count_tokens(path) for path in SERVER_SOURCES if not path.stem.endswith("_pb2"))
         <= MAX_TOKENS
     )
-
-
-def count_tokens(path: Path) -> int:
-    return len(code_tokens_of(path))
-
-
-@functools.cache
-def code_tokens_of(path: Path) -> list[tokenize.TokenInfo]:
-    """Tokens of code: neither docstrings nor comments count, nor where lines end."""
-    documented = [*functions_of(path), *classes_of(path), tree_of(path)]
-    texts = [node.body[0] for node in documented if ast.get_docstring(node)]
-    docstrings = {(text.lineno, text.col_offset) for text in texts}
-    tokens = tokens_of(path)
-    return [token for token in tokens if token.type not in LAYOUT and token.start not in docstrings]
 
 
 def test_functions_stay_short() -> None:
@@ -370,6 +301,16 @@ def test_tests_wait_for_something_and_never_just_sleep() -> None:
         ]
 
     assert complaints(TESTS, sleeps) == {}
+
+
+def test_a_file_of_tests_is_imported_by_nobody() -> None:
+    """Helpers that others need are in modules without `test_` in their names."""
+
+    def imported(path: Path) -> list[str]:
+        modules = [node.module or "" for node in nodes_of(path) if isinstance(node, ast.ImportFrom)]
+        return [module for module in modules if re.match(r"tests\b.*\btest_", module)]
+
+    assert complaints(EVERYTHING, imported) == {}
 
 
 def test_log_events_are_named_in_one_style() -> None:

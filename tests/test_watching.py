@@ -2,38 +2,20 @@
 do."""
 
 import ast
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-import yaml
-
-from tests.test_docs import rows, section
-from tests.test_tidy import PACKAGE, SERVER_SOURCES, calls_of, functions_of, text_of, tree_of
+from tests.documents import rows, section
+from tests.sources import PACKAGE, SERVER_SOURCES, calls_of, functions_of, text_of, tree_of
+from tests.watched import alert_rules
 from trading_intents.telemetry import Log, Metrics, TrafficLog
 
-ROOT = Path(__file__).parents[1]
-RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
-DASHBOARD = ROOT / "deploy" / "grafana" / "trading-intents.json"
 RUNBOOKS = "docs/operating/alerts.md"
 LOG = "docs/operating/log.md"
 MAX_RULES = 10
 LEVELS = ("warning", "error", "critical")
-METRIC = re.compile(r"\b((?:ti|process)_\w+)")
-
-
-def alert_rules() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = [
-        r for group in yaml.safe_load(RULES.read_text())["groups"] for r in group["rules"]
-    ]
-    return found
-
-
-def dashboard_expressions() -> list[str]:
-    panels = json.loads(DASHBOARD.read_text())["panels"]
-    return [target["expr"] for panel in panels for target in panel.get("targets", ())]
 
 
 def test_rules_are_few_and_each_has_a_runbook() -> None:
@@ -44,12 +26,6 @@ def test_rules_are_few_and_each_has_a_runbook() -> None:
     for rule in found:
         assert rule["annotations"]["runbook"] == f"{RUNBOOKS}#{rule['alert'].lower()}"
         assert rule["labels"]["severity"] in ("page", "ticket")
-
-
-def watched_metrics() -> set[str]:
-    """All that rules and dashboard name."""
-    expressions = [*(rule["expr"] for rule in alert_rules()), *dashboard_expressions()]
-    return {name for expression in expressions for name in METRIC.findall(expression)}
 
 
 def test_the_line_of_a_minute_has_rates_and_times() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_tidy import (
+from tests.sources import (
     EVERYTHING,
     PACKAGE,
     ROOT,

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from tests.answer_patterns import STAMP
 from tests.tenants import Tenants
 from tests.waiting import eventually
 from trading_intents.errors import ValidationFailed
 
 URL = "/v1/api-keys"
 VALIDATE = "/api/v1/auth/api-key/validate"
-STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
 
 def make(tenants: Tenants, caller: str = "admin", **changes: Any) -> Any:

@@ -4,7 +4,7 @@ others."""
 import httpx
 import pytest
 
-from tests.access.test_api_keys import STAMP
+from tests.answer_patterns import STAMP
 from tests.tenants import Tenants
 
 URL = "/v1/organizations/by-provider"

@@ -7,22 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.access.test_api_keys import STAMP
+from tests.accounts.calls import URL, made, make
+from tests.answer_patterns import STAMP
 from tests.tenants import Tenants
-
-URL = "/v1/accounts"
-
-
-def make(tenants: Tenants, caller: str = "admin", **changes: Any) -> Any:
-    body = {"name": "sim", "broker": "paper", "environment": "paper"} | changes
-    return tenants.client.post(URL, json=body, headers=tenants.callers[caller])
-
-
-def made(tenants: Tenants, caller: str = "admin", **changes: Any) -> dict[str, Any]:
-    answer = make(tenants, caller, **changes)
-    assert answer.status_code == 201, answer.text
-    account: dict[str, Any] = answer.json()
-    return account
 
 
 def every_account(tenants: Tenants) -> Iterator[dict[str, Any]]:

@@ -9,14 +9,12 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tests.access.test_api_keys import STAMP
-from tests.accounts.test_accounts import made as made_account
+from tests.accounts.calls import made as made_account
+from tests.accounts.marked_secrets import MARK, SECRETS
+from tests.answer_patterns import STAMP
 from tests.conftest import Urls
 from tests.tenants import Tenants
 from tests.waiting import eventually
-
-MARK = "marked-secret-7f3a9c"
-SECRETS = {"api_key_id": f"{MARK}-id", "api_secret": f"{MARK}-secret"}
 
 
 def url_of(tenants: Tenants, caller: str = "admin", **changes: Any) -> str:

@@ -6,8 +6,8 @@ from uuid import UUID
 import pytest
 
 from tests.conftest import Urls
+from tests.execution.arranged import set_credential
 from tests.execution.in_process_execution import open_in_process
-from tests.execution.test_sessions import set_credential
 from trading_intents.accounts.jobs import account_handlers
 from trading_intents.accounts.vault import SecretRef
 from trading_intents.brokers.registry import Registry

@@ -16,7 +16,7 @@ from uuid import uuid4
 import pytest
 from msgspec import structs
 
-from tests.accounts.test_vault import (
+from tests.accounts.vaults import (
     MARKER,
     ONE,
     ROW,

@@ -12,22 +12,13 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tests.accounts.test_credentials import SECRETS
+from tests.accounts.marked_secrets import SECRETS
+from tests.accounts.provisioned import ACCOUNT, DOCUMENT, settings_of
 from tests.conftest import Databases, Urls
 from tests.platform import Platform, serving
 from tests.waiting import eventually
 
 pytest_plugins = ("tests.started_dirs",)
-
-KEY = {
-    "name": "bot",
-    "environment": "paper",
-    "permissions": ["account:read", "account:edit", "credential:edit"],
-}
-ACCOUNT = {"name": "sim", "broker": "remote", "environment": "paper"}
-DOCUMENT: dict[str, Any] = {
-    "organizations": [{"external_id": "o1", "accounts": [ACCOUNT], "api_keys": [KEY]}]
-}
 
 
 def fetch(urls: Urls, query: str) -> list[Any]:
@@ -40,10 +31,6 @@ def fetch(urls: Urls, query: str) -> list[Any]:
             await connection.close()
 
     return asyncio.run(run())
-
-
-def settings_of(urls: Urls) -> dict[str, str]:
-    return {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal()}
 
 
 def test_apply_makes_accounts_once_and_changes_what_it_names(urls: Urls, tmp_path: Path) -> None:

@@ -4,52 +4,36 @@ import asyncio
 import base64
 import io
 import json
-import traceback
 from pathlib import Path
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from tests.accounts.vaults import (
+    MARKER,
+    ONE,
+    ROW,
+    SECRETS,
+    answered,
+    environment_vault,
+    make_vault,
+    unreadable,
+)
 from tests.fakes import ManualClock
 from trading_intents.accounts.vault import KEY_FILE, EmbeddedVault, SecretRef, embedded_vault
 from trading_intents.accounts.vault.envelope import FIELDS_AT, HEADER, _wrap
-from trading_intents.accounts.vault.master_keys import EnvironmentKeys
 from trading_intents.config import Settings
-from trading_intents.errors import PlatformError, SecretUnreadable, Unavailable, ValidationFailed
+from trading_intents.errors import SecretUnreadable, Unavailable, ValidationFailed
 from trading_intents.secret import Secret
 from trading_intents.telemetry import make_log
-
-MARKER = "s3cret-marker"
-ROW = SecretRef(UUID(int=1), UUID(int=2), UUID(int=3))
-SECRETS = {"api_key": Secret("AK" + MARKER), "api_secret": Secret(MARKER + "ß\x00\n")}
-ONE, TWO = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))
-
-
-def make_vault(folder: Path, clock: ManualClock | None = None) -> EmbeddedVault:
-    return embedded_vault(
-        Settings(data_dir=folder), clock or ManualClock(), make_log("error"), may_create=True
-    )
-
-
-def environment_vault(text: str) -> EmbeddedVault:
-    return EmbeddedVault(EnvironmentKeys(Secret(text)))
 
 
 @pytest.fixture
 def vault(tmp_path: Path) -> EmbeddedVault:
     return make_vault(tmp_path)
-
-
-async def unreadable(vault: EmbeddedVault, ref: SecretRef, sealed: bytes) -> str:
-    """Fails to open, shows the caller nothing, and returns the logged reason."""
-    with pytest.raises(SecretUnreadable) as caught:
-        await vault.open(ref, sealed)
-    assert caught.value.detail == caught.value.title
-    assert caught.value.__cause__ is None
-    return caught.value.reason
 
 
 # Sealing
@@ -147,11 +131,6 @@ async def test_forgetting_may_be_repeated(vault: EmbeddedVault) -> None:
 
 
 # Nothing shows a secret
-
-
-def answered(error: PlatformError) -> str:
-    """All that a log line, an answer or a traceback could show of it."""
-    return f"{error!r} {error} {vars(error)} {''.join(traceback.format_exception(error))}"
 
 
 async def test_no_error_repr_or_log_line_shows_a_secret_or_key(tmp_path: Path) -> None:

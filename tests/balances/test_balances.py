@@ -4,7 +4,7 @@ move with fills."""
 from decimal import Decimal
 from typing import Any
 
-from tests.access.test_api_keys import STAMP
+from tests.answer_patterns import STAMP
 from tests.intents.http_client import Tables, TradingClient, create, limit
 from tests.prices.conftest import OpenClient
 from tests.prices.market import new_symbol, post_quote, trade

@@ -13,11 +13,11 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tests.accounts.test_operators import settings_of
+from tests.accounts.provisioned import settings_of
 from tests.conftest import Urls
+from tests.doctor_lines import lines_of
 from tests.execution.in_process_execution import executing, open_in_process
 from tests.platform import run_command, serving
-from tests.test_cli import lines_of
 from tests.waiting import eventually
 from trading_intents.brokers.port import (
     BrokerAccount,

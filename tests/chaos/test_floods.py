@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.chaos.floods import NAMES, SUBMIT, get, post, read_answer
-from tests.chaos.test_hostile_clients import memory_mb
+from tests.chaos.memory import memory_mb
 from tests.conftest import Urls
 from tests.platform import Platform, serving
 

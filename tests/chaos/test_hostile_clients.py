@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from tests.chaos.memory import memory_mb
 from tests.conftest import Urls
 from tests.platform import Platform, serving
 from tests.tenants import PLENTY
@@ -83,13 +84,6 @@ class Honest:
                 ]
                 measured.memory_mb.append(memory_mb(self.platform))
                 await asyncio.sleep(PAUSE_SECONDS)
-
-
-def memory_mb(platform: Platform) -> float:
-    status = Path(f"/proc/{platform.process.pid}/status").read_text()
-    return next(
-        int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmRSS")
-    )
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ import httpx
 import pytest
 
 from tests.conftest import copy_folder
+from tests.intents.canonical import canonical
 from tests.intents.http_client import Body, cancel, create, limit, replace
-from tests.intents.test_log import canonical
 from tests.platform import serving
 from tests.seeds import seeded
 from tests.storage.conftest import ServerProcess, postmaster

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.chaos.test_halts import (
+from tests.chaos.restarts import (
     RETURN_SECONDS,
     Restarted,
     api_settings,

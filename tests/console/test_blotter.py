@@ -5,8 +5,7 @@ import re
 import pytest
 
 from tests.console.conftest import PHONE, Screens
-from tests.console.test_outcomes import choose
-from tests.console.test_views import bearer, make_account, symbol
+from tests.console.page_steps import bearer, choose, make_account, symbol
 from tests.tenants import Tenants
 
 pytestmark = pytest.mark.slow

@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from tests.console.conftest import Screen, Screens
-from tests.console.test_outcomes import choose
-from tests.console.test_today import post_quote
-from tests.console.test_views import bearer, make_account, symbol
+from tests.console.page_steps import bearer, choose, make_account, post_quote, symbol
 from tests.tenants import Tenants
 
 pytestmark = pytest.mark.slow

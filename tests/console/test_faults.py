@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.console.conftest import LIMIT_SECONDS, Screen, Screens
-from tests.console.test_views import bearer, make_account, symbol
+from tests.console.page_steps import TWO_FRAMES, Held, bearer, make_account, symbol
 from tests.tenants import Tenants
 from tests.waiting import eventually
 
@@ -20,34 +20,6 @@ PROBLEM = {
     "content_type": "application/problem+json",
     "body": '{"detail": "the disk is full"}',
 }
-TWO_FRAMES = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
-
-
-class Held:
-    """Answers that the browser gets when the test lets them go."""
-
-    def __init__(self, screen: Screen, pattern: str) -> None:
-        self.page = screen.page
-        self.pattern = pattern
-        self.routes = list[Any]()
-        self.is_released = False
-        self.page.route(pattern, self._hold)
-
-    def _hold(self, route: Any) -> None:
-        if self.is_released:
-            route.continue_()
-        else:
-            self.routes.append(route)
-
-    def wait(self) -> None:
-        eventually(lambda: bool(self.page.evaluate("true") and self.routes), LIMIT_SECONDS)
-
-    def release(self) -> None:
-        self.is_released = True
-        with self.page.expect_response(self.pattern):
-            for route in self.routes:
-                route.continue_()
-        self.page.wait_for_function(TWO_FRAMES)
 
 
 def add_credential(screen: Screen, credential: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.console.conftest import Screen, Screens
-from tests.console.test_views import make_account
+from tests.console.page_steps import make_account
 from tests.tenants import Tenants
 
 pytestmark = pytest.mark.slow

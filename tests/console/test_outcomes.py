@@ -2,27 +2,13 @@
 
 import pytest
 
-from tests.console.conftest import Screen, Screens
-from tests.console.test_views import bearer, make_account, symbol
+from tests.console.conftest import Screens
+from tests.console.page_steps import bearer, choose, make_account, send, symbol
 from tests.tenants import Tenants
 
 pytestmark = pytest.mark.slow
 
 VIEWS = ("Blotter", "Positions", "Controls", "Accounts", "Operator", "Log")
-
-
-def choose(screen: Screen, account: str) -> None:
-    screen.page.get_by_label("Account", exact=True).select_option(account)
-    screen.wait_live()
-
-
-def send(tenants: Tenants, account: str, name: str, quantity: str) -> None:
-    payload = {"symbol": name, "order_side": "BUY", "spec": {"Market": {"quantity": quantity}}}
-    body = {"command": {"type": "CREATE", "payload": payload}}
-    answer = tenants.client.post(
-        f"/v1/accounts/{account}/intents", json=body, headers=tenants.callers["key_all"]
-    )
-    assert answer.status_code == 202, answer.text
 
 
 def test_the_ticket_follows_its_order_and_a_notice_shows_others(

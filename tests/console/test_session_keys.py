@@ -5,9 +5,7 @@ import httpx
 import pytest
 
 from tests.console.conftest import LIMIT_SECONDS, Screens
-from tests.console.test_faults import Held
-from tests.console.test_outcomes import choose, send
-from tests.console.test_views import bearer, make_account, symbol
+from tests.console.page_steps import Held, bearer, choose, make_account, send, symbol
 from tests.tenants import Tenants
 from tests.waiting import eventually
 

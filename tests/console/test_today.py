@@ -4,19 +4,10 @@ order."""
 import pytest
 
 from tests.console.conftest import Screens
-from tests.console.test_outcomes import choose, send
-from tests.console.test_views import bearer, make_account, symbol
+from tests.console.page_steps import bearer, choose, make_account, post_quote, send, symbol
 from tests.tenants import Tenants
 
 pytestmark = pytest.mark.slow
-
-
-def post_quote(tenants: Tenants, name: str, price: str) -> None:
-    prices = {"bid": price, "ask": price, "bid_size": "100000", "ask_size": "100000"}
-    answer = tenants.client.put(
-        f"/v1/paper/quotes/{name}", json=prices, headers=tenants.callers["key_all"]
-    )
-    assert answer.status_code == 200, answer.text
 
 
 def test_today_is_what_the_daily_loss_limit_counts(screens: Screens, tenants: Tenants) -> None:

@@ -1,25 +1,20 @@
 """Every view in Chromium, as a trader and an operator use them."""
 
 import re
-import uuid
 from functools import partial
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.console.conftest import LIMIT_SECONDS, Screen, Screens
+from tests.console.conftest import Screen, Screens
+from tests.console.page_steps import bearer, make_account, symbol
 from tests.platform import Platform
 from tests.tenants import Tenants
-from tests.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
 pytest_plugins = ("tests.started_dirs",)
-
-
-def symbol() -> str:
-    return f"T{uuid.uuid4().hex[:8].upper()}"
 
 
 def test_an_order_goes_from_the_ticket_to_filled_on_the_screen(screen: Screen) -> None:
@@ -204,27 +199,6 @@ def test_a_halt_is_started_followed_and_resumed(screens: Screens, tenants: Tenan
         screen.view("Controls")
         screen.page.get_by_role("button", name="Resume account to halt").click()
         screen.page.get_by_text("Not halted. The last halt was resumed").wait_for()
-
-
-def bearer(tenants: Tenants, caller: str) -> str:
-    headers = tenants.callers[caller]
-    return headers.get("x-api-key") or headers["authorization"].removeprefix("Bearer ")
-
-
-def make_account(tenants: Tenants, name: str) -> str:
-    body = {"name": name, "broker": "paper", "environment": "paper"}
-    made: dict[str, Any] = tenants.client.post(
-        "/v1/accounts", json=body, headers=tenants.callers["key_all"]
-    ).json()
-
-    def is_connected() -> bool:
-        found = tenants.client.get(
-            f"/v1/accounts/{made['id']}", headers=tenants.callers["key_all"]
-        ).json()
-        return bool(found["connection"] == "connected")
-
-    eventually(is_connected, LIMIT_SECONDS)
-    return str(made["id"])
 
 
 def test_accounts_say_how_they_are_connected_and_keys_are_made(screen: Screen) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.accounts.test_accounts import made
+from tests.accounts.calls import made
 from tests.tenants import Tenants
 
 URL = "/v1/controls"

@@ -9,10 +9,10 @@ import asyncpg
 import httpx
 import pytest
 
-from tests.access.test_api_keys import STAMP
+from tests.answer_patterns import STAMP
 from tests.conftest import Urls
 from tests.controls.calls import URL, TradingClient, code, pointers
-from tests.stream.test_sse import following
+from tests.stream.sse_reader import following
 from tests.tenants import EVERY_PERMISSION, Tenants
 from tests.waiting import eventually, eventually_async
 

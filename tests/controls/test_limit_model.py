@@ -13,8 +13,7 @@ import pytest
 
 from tests.conftest import Urls
 from tests.controls.calls import URL
-from tests.controls.test_limits_at_work import LimitedTrader
-from tests.controls.test_reductions import WAIT_SECONDS
+from tests.controls.traders import WAIT_SECONDS, LimitedTrader
 from tests.intents.http_client import Tables
 from tests.tenants import Tenants
 from tests.waiting import eventually

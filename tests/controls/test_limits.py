@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.access.test_api_keys import STAMP
+from tests.answer_patterns import STAMP
 from tests.controls.calls import URL, TradingClient, code, pointers
 from tests.tenants import Tenants
 

@@ -7,43 +7,9 @@ from typing import Any
 import pytest
 
 from tests.controls.calls import code
-from tests.controls.test_reductions import WAIT_SECONDS, Trader
+from tests.controls.traders import WAIT_SECONDS, LimitedTrader
 from tests.tenants import Tenants
 from tests.waiting import eventually
-
-
-class LimitedTrader(Trader):
-    def limit(self, level: str = "account", **fields: Any) -> None:
-        symbol = f"/symbols/{self.symbol}" if level == "symbol" else ""
-        assert self.client.call("PUT", f"{symbol}/limits", fields).status_code == 200
-
-    def book(self, bid: str, ask: str, size: str = "100000") -> None:
-        body = {"bid": bid, "ask": ask, "bid_size": size, "ask_size": size}
-        path = f"/v1/paper/quotes/{self.symbol}"
-        assert self.tenants.client.put(path, json=body, headers=self.headers).status_code == 200
-
-    def submit(self, side: str, quantity: str, price: str = "1", **headers: str) -> Any:
-        spec = {"Limit": {"quantity": quantity, "limit_price": price}}
-        payload = {"symbol": self.symbol, "order_side": side, "spec": spec}
-        return self.post("intents", {"command": {"type": "CREATE", "payload": payload}}, **headers)
-
-    def replace(self, order: str, quantity: str, price: str = "1") -> Any:
-        spec = {"Limit": {"quantity": quantity, "limit_price": price}}
-        return self.post(
-            "intents",
-            {"command": {"type": "REPLACE", "payload": {"ref_intent_id": order, "spec": spec}}},
-        )
-
-    def refused(self, answer: Any) -> list[tuple[str, Any, Any]]:
-        assert code(answer) == (409, "control_rejected"), answer.text
-        return [
-            (each["reason"], each["limit"], each["asked"]) for each in answer.json()["triggered"]
-        ]
-
-    def position(self) -> Any:
-        path = f"/v1/accounts/{self.account}/positions"
-        found = self.tenants.client.get(path, headers=self.headers).json()["data"]
-        return next((each["quantity"] for each in found if each["symbol"] == self.symbol), "0")
 
 
 @pytest.fixture

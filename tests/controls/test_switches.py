@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tests.access.test_api_keys import STAMP
+from tests.answer_patterns import STAMP
 from tests.conftest import Urls
 from tests.controls.calls import URL, TradingClient, code, pointers
 from tests.tenants import Tenants

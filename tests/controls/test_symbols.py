@@ -7,7 +7,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tests.access.test_api_keys import STAMP
+from tests.answer_patterns import STAMP
 from tests.conftest import Urls
 from tests.controls.calls import TradingClient, code, pointers
 from tests.tenants import Tenants

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.deploy.cluster import COMMAND_SECONDS, Cluster, Load, check, loaded, running_cluster
-from tests.deploy.test_try import FAULTS, QUICK
+from tests.deploy.cluster_faults import FAULTS, QUICK
 from tests.waiting import eventually
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "7200"))

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.built_dist import make_dist
 from tests.deploy.bare_machine import BareMachine, Network, make_debian, make_wheels, make_wheels_of
+from tests.deploy.documented_steps import ACME, FILLED, block, is_there, key_of
 from tests.deploy.programs import ROOT
-from tests.deploy.test_installed import ACME, FILLED, block, is_there, key_of
-from tests.test_dist import make_dist
 from tests.waiting import eventually
 from trading_intents.config import PREFIX
 

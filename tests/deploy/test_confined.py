@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_dist import LIMIT_SECONDS, run
+from tests.built_dist import LIMIT_SECONDS, run
 from trading_intents.config import PREFIX
 
 pytestmark = pytest.mark.slow

@@ -6,12 +6,13 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from tests.built_dist import make_dist
 from tests.deploy.bare_machine import (
     COMMAND_SECONDS,
     MAKE_SECONDS,
@@ -21,26 +22,15 @@ from tests.deploy.bare_machine import (
     make_debian,
     make_wheels,
 )
+from tests.deploy.documented_steps import ACME, FILLED, TEXT, block, is_there, key_of
 from tests.deploy.programs import DEPLOY, ROOT, find
-from tests.test_dist import make_dist
 from tests.waiting import eventually
 from trading_intents.config import PREFIX
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
 
-TEXT = (ROOT / "docs" / "operating" / "install.md").read_text()
 READY_SECONDS = 60
 MANY_STARTS = 8
-FILLED = "BUY 10 AAPL: FILLED 10 at "
-ACME = {
-    "organizations": [
-        {
-            "external_id": "org_acme",
-            "accounts": [{"name": "sim", "broker": "paper", "environment": "paper"}],
-            "api_keys": [{"name": "bot", "environment": "paper", "permission_set": "trader"}],
-        }
-    ]
-}
 APPLY = f"admin apply - <<'JSON'\n{json.dumps(ACME)}\nJSON\n"
 RECEIVER = """
 import http.server
@@ -57,11 +47,6 @@ http.server.HTTPServer(("127.0.0.1", 9000), Receiver).serve_forever()
 """
 
 
-def block(after: str, language: str) -> str:
-    """The first block of the document behind these words."""
-    return TEXT.split(after, 1)[1].split(f"```{language}\n", 1)[1].split("```", 1)[0]
-
-
 (DOCTOR,) = re.findall(r"`(sudo -u trading-intents .* doctor)`", TEXT)
 COMMAND = DOCTOR.removesuffix("doctor")
 (READY,) = re.findall(
@@ -73,21 +58,6 @@ URLS = {
     f"{PREFIX}DATABASE_{name}URL": f"postgresql://trading_intents{login}:secret@127.0.0.1/trading_intents"
     for name, login in (("", ""), ("WORKER_", "_worker"), ("OWNER_", "_owner"))
 }
-
-
-def is_there(look: Callable[[], object]) -> Callable[[], bool]:
-    def holds() -> bool:
-        try:
-            look()
-        except AssertionError:
-            return False
-        return True
-
-    return holds
-
-
-def key_of(applied: str) -> str:
-    return str(json.loads(applied)["organizations"][0]["api_keys"][0]["api_key"])
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.programs import run
-from tests.test_watching import METRIC, RULES, alert_rules, dashboard_expressions
+from tests.watched import METRIC, RULES, alert_rules, dashboard_expressions
 from trading_intents.telemetry import BACKUP_STAMP, Metrics
 
 pytestmark = pytest.mark.slow

@@ -3,9 +3,8 @@
 import pytest
 
 from tests.conftest import Urls
+from tests.execution.arranged import make_older, set_credential
 from tests.execution.in_process_execution import executing, open_in_process
-from tests.execution.test_refusing import make_older
-from tests.execution.test_sessions import set_credential
 from tests.fakes import Act, FakeVenue, VenueSession
 from trading_intents.brokers.port import CommandResult, OrderTicket, Outcome
 

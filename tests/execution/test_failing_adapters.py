@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from tests.conftest import Urls
+from tests.execution.arranged import until_connection
 from tests.execution.in_process_execution import executing, open_in_process
-from tests.execution.test_sessions import until_connection
 from tests.fakes import Act, FakeVenue, VenueSession
 from trading_intents.brokers.paper.broker import INTEGRATION, PaperBroker
 from trading_intents.brokers.port import (

@@ -7,9 +7,9 @@ import asyncpg
 import pytest
 
 from tests.conftest import Urls
+from tests.execution.arranged import prove_absent, until_missed
 from tests.execution.halt_calls import halt, resume
 from tests.execution.in_process_execution import executing, open_in_process
-from tests.execution.test_sending import prove_absent, until_missed
 from tests.fakes import Act
 from tests.waiting import COUNT_BLOCKED, eventually_async
 from trading_intents.controls.store import HALT_LOCK

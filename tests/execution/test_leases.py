@@ -8,10 +8,9 @@ from uuid import uuid4
 import pytest
 
 from tests.conftest import Urls
+from tests.execution.arranged import alerts, until_connection
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
-from tests.execution.test_lost_commits import executing_through
-from tests.execution.test_sending import alerts
-from tests.execution.test_sessions import until_connection
+from tests.execution.lost_answers import executing_through
 from tests.fakes import FakeVenue, VenueSession
 from trading_intents.brokers.port import IntegrationContext
 from trading_intents.clock import SystemClock

@@ -12,14 +12,7 @@ from msgspec.structs import replace
 
 from tests.conftest import Urls
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
-from tests.execution.test_openings import (
-    fill_order,
-    put_price,
-    reconcile,
-    report,
-    until_position,
-    up,
-)
+from tests.execution.openings import fill_order, put_price, reconcile, report, until_position, up
 from tests.fakes import FakeVenue
 from tests.intents.in_process_writer import PRICES
 from trading_intents.accounts.service import AccountTarget, lock_target

@@ -2,51 +2,21 @@
 session for that, and the worker can be stopped."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import asyncpg
 import pytest
 
 from tests.conftest import Urls
+from tests.execution.arranged import set_credential, until_connection
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
-from tests.execution.test_sessions import set_credential, until_connection
+from tests.execution.lost_answers import executing_through
 from tests.fakes import FakeVenue
 from tests.intents.in_process_writer import add_account
-from tests.proxy import Verdict, proxied
-from trading_intents.execution.service import Execution
 
 STOP_LIMIT_SECONDS = 10
 GIVE_BACK = b"SET worker_id = NULL WHERE worker_id = $1 AND account_id = ANY"
 
 pytestmark = pytest.mark.usefixtures("soon")
-
-
-class LostAnswers:
-    """Ends every connection of the worker's pool whose COMMIT is answered, or that sends a named
-    statement, while it is on."""
-
-    is_on = False
-    statement: bytes | None = None
-    count = 0
-
-    def look(self, data: bytes) -> Verdict:
-        if not self.is_on or (self.statement or b"COMMIT\0") not in data:
-            return Verdict.PASS
-        self.count += 1
-        return Verdict.CUT_UNSENT if self.statement else Verdict.CUT_UNANSWERED
-
-
-@asynccontextmanager
-async def executing_through(
-    urls: Urls, accounts: int = 1, venue: FakeVenue | None = None
-) -> AsyncIterator[tuple[InProcessExecution, Execution, LostAnswers]]:
-    lost = LostAnswers()
-    async with open_in_process(urls, accounts, venue) as in_process:
-        with proxied(urls.login, lost.look) as (_, login):
-            async with executing(replace(in_process, urls=replace(urls, login=login))) as execution:
-                yield in_process, execution, lost
 
 
 async def until_found(in_process: InProcessExecution, query: str) -> None:

@@ -1,9 +1,8 @@
 """Opening positions, by the broker's first snapshot; and fills that are on their way meanwhile."""
 
 import asyncio
-from decimal import Decimal
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 from uuid import UUID
 
 import pytest
@@ -12,65 +11,27 @@ from msgspec.structs import replace
 from tests.conftest import Urls
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
 from tests.execution.ledger_invariants import assert_true_books
+from tests.execution.openings import (
+    D,
+    fill_order,
+    position,
+    put_price,
+    reconcile,
+    report,
+    until_position,
+    up,
+)
 from tests.fakes import FakeVenue, VenueOrder
 from trading_intents.brokers.paper.broker import INTEGRATION
 from trading_intents.brokers.paper.model import Prices
 from trading_intents.brokers.paper.quotes import Quotes
 from trading_intents.brokers.port import BrokerEvent, EventKind
-from trading_intents.execution.service import Execution
 from trading_intents.ids import OrganizationId
 from trading_intents.intents.model import Create, Spec
 from trading_intents.storage.database import Database
 from trading_intents.storage.signals import open_signals
 from trading_intents.telemetry import make_log
 from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
-
-D = Decimal
-
-
-def report(symbol: str, quantity: str, key: str, price: str | None = None) -> BrokerEvent:
-    return BrokerEvent(
-        kind=EventKind.POSITION,
-        dedupe_key=key,
-        symbol=Symbol(symbol),
-        quantity=D(quantity),
-        average_price=None if price is None else D(price),
-    )
-
-
-def up(in_process: InProcessExecution, execution: Execution) -> bool:
-    session = execution.leases.sessions.get(in_process.account)
-    return session is not None and session.is_up
-
-
-async def reconcile(in_process: InProcessExecution) -> None:
-    """The broker's snapshot is read once more, and written."""
-    before = in_process.venue.snapshots
-    in_process.venue.leave_gap()
-    await in_process.until_true(lambda: in_process.venue.snapshots > before)
-
-
-async def position(in_process: InProcessExecution, symbol: str = "AAPL") -> Any:
-    query = "SELECT * FROM positions WHERE account_id = $1 AND symbol = $2"
-    return await in_process.in_process_writer.owner.fetchrow(query, in_process.account, symbol)
-
-
-async def until_position(in_process: InProcessExecution, symbol: str, **expected: object) -> None:
-    async def reached() -> bool:
-        row = await position(in_process, symbol)
-        return row is not None and {name: row[name] for name in expected} == expected
-
-    await in_process.until(reached)
-
-
-async def fill_order(
-    in_process: InProcessExecution, quantity: str = "10", symbol: str = "AAPL", price: str = "100"
-) -> UUID:
-    intent = await in_process.create(quantity, symbol)
-    await in_process.until_status(intent, "NEW")
-    in_process.fill(await in_process.coid(intent), quantity, price)
-    await in_process.until_status(intent, "FILLED")
-    return intent
 
 
 async def test_the_first_snapshot_says_what_was_held_before_us(
@@ -300,19 +261,6 @@ async def test_a_resting_order_without_a_trade_is_no_position_after_a_restart(ur
         async with executing(in_process) as execution:
             await in_process.until_true(lambda: up(in_process, execution))
             assert await in_process.in_process_writer.count("positions") == 0
-
-
-async def put_price(in_process: InProcessExecution, symbol: str, price: str) -> None:
-    await in_process.in_process_writer.owner.execute(
-        """
-        INSERT INTO reference_prices (organization_id, environment, symbol, price, source, as_of)
-        SELECT organization_id, environment, $2, $3, 'posted', clock_timestamp() FROM accounts
-        WHERE id = $1
-        """,
-        in_process.account,
-        symbol,
-        D(price),
-    )
 
 
 async def test_an_opening_without_the_brokers_price_costs_the_reference_price(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.access.test_api_keys import STAMP
+from tests.answer_patterns import STAMP
 from tests.conftest import Urls
 from tests.intents.http_client import Tables, pointers
 from tests.tenants import Tenants

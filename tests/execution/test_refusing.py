@@ -5,6 +5,7 @@ from uuid import UUID
 import pytest
 
 from tests.conftest import Urls
+from tests.execution.arranged import make_older
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
 from tests.fakes import Act
 from trading_intents.intents.model import Create, Spec
@@ -34,19 +35,6 @@ async def limit_age(in_process: InProcessExecution, millis: int) -> None:
         " SELECT id, 'AAPL', organization_id, $1 FROM accounts",
         millis,
     )
-
-
-async def make_older(in_process: InProcessExecution, seconds: int) -> None:
-    """All that was recorded, by so much."""
-    owner = in_process.in_process_writer.owner
-    async with owner.transaction():
-        # A trigger forbids it. To disable that would change the schema, and cost the next test a
-        # new database.
-        await owner.execute("SET LOCAL session_replication_role = replica")
-        for table in ("actions", "outbox"):
-            await owner.execute(
-                f"UPDATE {table} SET created_at = created_at - make_interval(secs => $1)", seconds
-            )
 
 
 @pytest.mark.parametrize("reason", DISABLINGS)

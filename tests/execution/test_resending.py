@@ -7,9 +7,8 @@ from uuid import UUID
 import pytest
 
 from tests.conftest import Urls
+from tests.execution.arranged import alerts, make_older, prove_absent, until_missed
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
-from tests.execution.test_refusing import make_older
-from tests.execution.test_sending import alerts, prove_absent, until_missed
 from tests.fakes import Act, FakeVenue, VenueSession
 from trading_intents.brokers.port import IntegrationContext, Lookup
 from trading_intents.execution.model import PROOF_SECONDS

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import Urls
+from tests.execution.arranged import alerts, prove_absent, until_missed
 from tests.execution.halt_calls import actions, halt, until
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
-from tests.execution.test_sending import alerts, prove_absent, until_missed
 from tests.fakes import Act, FakeVenue, VenueSession
 from trading_intents.brokers.port import CommandResult, OrderTicket, Outcome
 from trading_intents.errors import IntentClosed

@@ -4,7 +4,8 @@ twice."""
 import pytest
 
 from tests.conftest import Urls
-from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
+from tests.execution.arranged import alerts, prove_absent, until_missed
+from tests.execution.in_process_execution import executing, open_in_process
 from tests.fakes import Act, FakeVenue
 from trading_intents.brokers.port import EventKind
 from trading_intents.execution.sessions import session
@@ -12,31 +13,6 @@ from trading_intents.storage.pipeline import Statement
 from trading_intents.telemetry import Metrics
 
 UNCLEAR = (Act.DROP, Act.HANG, Act.BREAK, Act.DUPLICATE)
-
-
-def alerts(metrics: Metrics, kind: str) -> float:
-    return float(metrics.execution_alerts.labels(kind)._value.get())
-
-
-async def prove_absent(in_process: InProcessExecution) -> None:
-    """As if ten seconds had gone since a command was first found missing, and look again."""
-    await in_process.in_process_writer.owner.execute(
-        """
-        UPDATE orders SET absent_at = absent_at - interval '10 s', lookup_due_at = clock_timestamp()
-        WHERE absent_at IS NOT NULL
-        """
-    )
-
-
-async def until_missed(in_process: InProcessExecution) -> None:
-    async def missed() -> bool:
-        return bool(
-            await in_process.in_process_writer.owner.fetchval(
-                "SELECT count(*) FROM orders WHERE absent_at IS NOT NULL"
-            )
-        )
-
-    await in_process.until(missed)
 
 
 async def test_an_order_is_sent_acknowledged_and_filled(urls: Urls) -> None:

@@ -3,18 +3,18 @@ them."""
 
 import asyncio
 from datetime import datetime, timedelta
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 
 from tests.conftest import Urls
+from tests.execution.arranged import alerts, set_credential, until_connection
 from tests.execution.in_process_execution import (
     MAX_AGE_MILLIS,
     InProcessExecution,
     executing,
     open_in_process,
 )
-from tests.execution.test_sending import alerts
 from tests.fakes import Act, FakeVenue, VenueSession
 from trading_intents.brokers.paper.broker import INTEGRATION
 from trading_intents.brokers.port import AccountSnapshot, EventKind, IntegrationContext
@@ -23,43 +23,6 @@ from trading_intents.execution.service import Execution
 from trading_intents.execution.sessions import session, store
 from trading_intents.execution.sessions.store import LEASE_SECONDS
 from trading_intents.telemetry import Metrics
-
-
-async def until_connection(
-    in_process: InProcessExecution, state: str, account: UUID | None = None
-) -> None:
-    async def reached() -> bool:
-        return await in_process.connection(account) == state
-
-    await in_process.until(reached)
-
-
-async def set_credential(in_process: InProcessExecution, secret: str) -> None:
-    """As the account's API and the handler of its event leave it."""
-    owner = in_process.in_process_writer.owner
-    account = in_process.account
-    credential = uuid4()
-    await owner.execute("DELETE FROM sealed_secrets")
-    await owner.execute("DELETE FROM credentials")
-    await owner.execute(
-        "INSERT INTO credentials (id, organization_id, account_id, broker, fields, fingerprint)"
-        " VALUES ($1, $2, $3, 'paper', '{token}', 'x')",
-        credential,
-        in_process.in_process_writer.organization,
-        account,
-    )
-    await owner.execute(
-        "INSERT INTO sealed_secrets (id, organization_id, account_id, credential_id, sealed)"
-        " VALUES ($1, $2, $3, $4, $5)",
-        uuid4(),
-        in_process.in_process_writer.organization,
-        account,
-        credential,
-        secret.encode(),
-    )
-    await owner.execute(
-        "UPDATE accounts SET has_credential = true, link_generation = link_generation + 1"
-    )
 
 
 async def test_a_session_that_ends_is_opened_again_and_reconciled(urls: Urls) -> None:

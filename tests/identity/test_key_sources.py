@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.fakes import ManualClock
 from tests.identity.conftest import Refused
 from tests.identity.issuer import Issuer, SigningKey, ed25519_key, p256_key, rsa_key
-from tests.identity.test_keys import ANY_TEXT
+from tests.identity.texts import ANY_TEXT
 from trading_intents.config import PREFIX, load
 from trading_intents.errors import StartupRefused, Unavailable
 from trading_intents.identity.tokens import (

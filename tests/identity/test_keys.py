@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.identity.texts import ANY_TEXT
 from trading_intents.identity.keys import (
     ALPHABET,
     CHECKSUM_LENGTH,
@@ -21,9 +22,6 @@ from trading_intents.trading import Environment
 
 ENVIRONMENTS = list(Environment)
 PAPER_KEY = "tip_paper_0123456789ABCDEFGHIJKLMNOPQRSTUV2cbmyG"
-# From code points, lone surrogates included: st.text() first builds a table, for seconds on a fresh
-# machine.
-ANY_TEXT = st.lists(st.integers(0, 0x10FFFF).map(chr)).map("".join)
 OTHER_CHARACTERS = ALPHABET + " _-.\x00\u0660\u00e9\U0001f511"
 
 

@@ -14,9 +14,7 @@ import pytest
 from tests.conftest import Urls
 from tests.intents.http_client import Tables
 from tests.intents.in_process_writer import InProcessWriter, codes, open_in_process_writer
-from tests.intents.test_held import creates_of
-from tests.intents.test_rules import CHANGES
-from tests.intents.test_writer import whole
+from tests.intents.writer_checks import CHANGES, creates_of, whole
 from trading_intents.controls.limits.state.losses import DailyBaseline, baseline_rows
 from trading_intents.controls.limits.state.tracking import LimitedSubject, LimitTracking
 from trading_intents.errors import ControlRejected

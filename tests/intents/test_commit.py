@@ -4,7 +4,7 @@ gets a wrong answer."""
 import asyncio
 import itertools
 import struct
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -12,45 +12,20 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Urls
+from tests.intents.cut_commits import CutAtCommit, trader
 from tests.intents.http_client import Body, Tables, create
 from tests.intents.in_process_writer import InProcessWriter, codes, open_in_process_writer
-from tests.intents.test_writer import whole
+from tests.intents.writer_checks import whole
 from tests.platform import Platform, serving
 from tests.proxy import Verdict, proxied
 from tests.seeds import seeded
-from tests.tenants import EVERY_PERMISSION, PLENTY, Headers, key
+from tests.tenants import PLENTY
 from tests.waiting import eventually_async
 from trading_intents.intents.writing.writer import MAX_LOST_COMMITS
 
 CALLERS = 4
-COMMIT = b"commit_"  # how the name of the writer's prepared statement begins
 NO_LOGIN = b"SFATAL\0VFATAL\0C28000\0Mrole is not permitted to log in\0\0"
 ANSWER_LIMIT_SECONDS = 10
-
-
-class CutAtCommit:
-    """Cuts COMMITs of the writer, which leave together with its writes, while there are cuts left
-    to make."""
-
-    def __init__(self) -> None:
-        self.made = dict.fromkeys(Verdict, 0)
-        self.choose: Callable[[], Verdict] = lambda: Verdict.CUT_UNSENT
-        self.left = 0
-        self.is_last = self.is_over = False
-        """Whether nothing passes any more after a cut."""
-        self.after: Verdict | bytes = Verdict.CUT_UNSENT
-        """What becomes of the rest then."""
-
-    def look(self, data: bytes) -> Verdict | bytes:
-        if self.is_over:
-            return self.after
-        if COMMIT not in data or self.left <= 0:
-            return Verdict.PASS
-        self.left -= 1
-        self.is_over = self.is_last
-        chosen = self.choose()
-        self.made[chosen] += 1
-        return chosen
 
 
 @pytest.fixture
@@ -82,17 +57,6 @@ def cut_platform(urls: Urls, tmp_path: Path, cut: CutAtCommit) -> Iterator[Platf
         }
         with serving(tmp_path, **settings, **PLENTY) as platform:
             yield platform
-
-
-def trader(platform: Platform, organization: str = "o") -> tuple[Headers, str]:
-    account = {"name": "a", "broker": "paper", "environment": "paper"}
-    keys = [key("k", "paper", EVERY_PERMISSION)]
-    users = [{"external_id": f"{organization}-admin", "role": "admin"}]
-    made = {"external_id": organization, "accounts": [account], "api_keys": keys, "users": users}
-    made = platform.provision({"organizations": [made]})["organizations"][0]
-    return {
-        "x-api-key": made["api_keys"][0]["api_key"]
-    }, f"/v1/accounts/{made['accounts'][0]['id']}/intents"
 
 
 def is_keyed(name: str) -> bool:

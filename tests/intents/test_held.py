@@ -4,7 +4,6 @@ organizations do not, and nothing is left behind when they are given up."""
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from uuid import UUID
 
 import asyncpg
 import pytest
@@ -13,14 +12,11 @@ from tests.conftest import Urls
 from tests.intents.in_process_writer import (
     PRICES,
     InProcessWriter,
-    add_account,
     brokers,
     codes,
-    furnish,
     open_in_process_writer,
 )
-from tests.intents.test_queue import pending
-from tests.intents.test_writer import whole
+from tests.intents.writer_checks import creates_of, pending, whole
 from tests.kept_connections import open_owner
 from tests.waiting import COUNT_BLOCKED, eventually_async
 from trading_intents.clock import SystemClock
@@ -77,27 +73,6 @@ async def go_on(in_process_writer: InProcessWriter, submissions: list[Submission
         assert await recorded(in_process_writer, submissions)
         seconds.append(time.monotonic() - began)
     assert min(seconds) < FREE_SECONDS
-
-
-async def creates_of(in_process_writer: InProcessWriter, count: int) -> list[Submission]:
-    """Of so many other organizations."""
-    made = []
-    for _ in range(count):
-        organization, key = await furnish(in_process_writer.owner)
-        account: UUID = await add_account(in_process_writer.owner, organization)
-        command = in_process_writer.create(account).command
-        made.append(
-            Submission(
-                account_id=str(account),
-                organization_id=str(organization),
-                key_id=str(key),
-                command=command,
-                client_reference_id=None,
-                idempotency_key=None,
-                body_digest=None,
-            )
-        )
-    return made
 
 
 async def recorded(in_process_writer: InProcessWriter, submissions: list[Submission]) -> bool:

@@ -9,9 +9,9 @@ import asyncpg
 import httpx
 import pytest
 
+from tests.intents.changed_accounts import change_account, control
 from tests.intents.conftest import OpenClient
 from tests.intents.http_client import TradingClient, cancel, create, limit, market, replace
-from tests.intents.test_refused import change_account, control
 from tests.platform import Platform
 from tests.raw_http import RawHttp
 from tests.tenants import Tenants

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import Urls
 from tests.intents.http_client import Body, TradingClient, cancel, create, limit, replace
-from tests.intents.test_limits import exposures, hold, level_path
+from tests.intents.limit_calls import exposures, hold, level_path
 from tests.platform import Platform, serving
 from tests.raw_http import QuickClient
 from tests.tenants import PLENTY, Tenants

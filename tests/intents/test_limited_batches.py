@@ -13,8 +13,7 @@ import pytest
 
 from tests.conftest import Urls
 from tests.intents.in_process_writer import InProcessWriter, codes, open_in_process_writer
-from tests.intents.test_held import creates_of
-from tests.intents.test_writer import whole
+from tests.intents.writer_checks import creates_of, whole
 from trading_intents.controls.limits.model import LimitState
 from trading_intents.controls.limits.state.statements import read_limit_state
 from trading_intents.intents.model import Cancel, Close, Command, Create, Replace, Spec, Submission

@@ -4,6 +4,7 @@ once."""
 from decimal import Decimal
 from typing import Any
 
+from tests.intents.budgets import SYMBOL, open_budget
 from tests.intents.conftest import OpenClient
 from tests.intents.http_client import (
     Body,
@@ -16,7 +17,6 @@ from tests.intents.http_client import (
     stop_limit,
 )
 from tests.intents.linked_orders import SHORT, bracket, pair, placed
-from tests.intents.test_key_budgets import SYMBOL, open_budget
 from tests.tenants import Tenants
 
 

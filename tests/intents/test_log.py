@@ -5,12 +5,12 @@ import json
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 from urllib.parse import urlencode
 
 import asyncpg
 import pytest
 
+from tests.intents.canonical import canonical
 from tests.intents.conftest import OpenClient
 from tests.intents.http_client import (
     Body,
@@ -28,25 +28,6 @@ from tests.tenants import Tenants
 WRITERS = 8
 READERS = 3
 PAUSE_SECONDS = 0.02  # at the end of the log: leaves the machine to the writers
-ESCAPES = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r", 34: '\\"', 92: "\\\\"}
-
-
-def canonical(value: Any) -> str:
-    """RFC 8785 by its text, and by nothing that the platform uses."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, str):
-        points = map(ord, value)
-        return (
-            '"'
-            + "".join(ESCAPES.get(p) or (f"\\u{p:04x}" if p < 32 else chr(p)) for p in points)
-            + '"'
-        )
-    assert isinstance(value, dict)
-    names = sorted(value, key=lambda name: name.encode("utf-16-be"))
-    return "{" + ",".join(f"{canonical(name)}:{canonical(value[name])}" for name in names) + "}"
 
 
 def check_chain(records: list[Body]) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Urls
+from tests.intents.cut_commits import trader
 from tests.intents.http_client import cancel, create, limit
-from tests.intents.test_commit import trader
 from tests.platform import Platform, serving
 from tests.raw_http import QuickClient, RawHttp
 from tests.tenants import PLENTY, Headers

@@ -9,8 +9,8 @@ import asyncpg
 import pytest
 
 from tests.conftest import Urls
+from tests.intents.cut_commits import CutAtCommit
 from tests.intents.in_process_writer import PRICES, InProcessWriter, open_in_process_writer
-from tests.intents.test_commit import CutAtCommit
 from tests.proxy import Verdict, proxied
 from tests.waiting import COUNT_BLOCKED, eventually_async
 from trading_intents.brokers.registry import installed_brokers

@@ -2,7 +2,6 @@
 each."""
 
 import asyncio
-from collections.abc import Callable
 from uuid import UUID
 
 import pytest
@@ -15,8 +14,9 @@ from tests.intents.in_process_writer import (
     furnish,
     open_in_process_writer,
 )
+from tests.intents.writer_checks import CREATE, pending
 from trading_intents.errors import Unavailable
-from trading_intents.intents.model import Cancel, Create, Spec, Submission
+from trading_intents.intents.model import Cancel, Create, Submission
 from trading_intents.intents.writing.batch import SubmitOutcome
 from trading_intents.intents.writing.queue import (
     CANCEL_RESERVE,
@@ -25,35 +25,8 @@ from trading_intents.intents.writing.queue import (
     SubmissionQueue,
 )
 from trading_intents.intents.writing.writer import MAX_BATCH
-from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
 
-CREATE = Create(
-    Symbol("AAPL"),
-    OrderSide.BUY,
-    RouteStrategy.SMART,
-    Spec(kind=OrderKind.MARKET, quantity="1", limit_price=None, stop_price=None, trail_amount=None),
-)
 CANCEL = Cancel("an intent")
-
-
-def pending(
-    organization: str,
-    command: Create | Cancel = CREATE,
-    answer: Callable[[SubmitOutcome], None] = lambda _: None,
-) -> PendingSubmission:
-    return PendingSubmission(
-        Submission(
-            account_id="account",
-            organization_id=organization,
-            key_id="key",
-            command=command,
-            client_reference_id=None,
-            idempotency_key=None,
-            body_digest=None,
-        ),
-        answer,
-        0.0,
-    )
 
 
 def fill(

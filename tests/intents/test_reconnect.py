@@ -17,7 +17,7 @@ from tests.intents.in_process_writer import (
     codes,
     open_in_process_writer,
 )
-from tests.intents.test_writer import whole
+from tests.intents.writer_checks import whole
 from trading_intents.clock import SystemClock
 from trading_intents.errors import OutcomeUnknown
 from trading_intents.ids import id_text_maker

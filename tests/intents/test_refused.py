@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.intents.changed_accounts import change_account, control
 from tests.intents.conftest import OpenClient
 from tests.intents.http_client import (
     Body,
@@ -21,25 +22,6 @@ from tests.intents.http_client import (
     stop,
 )
 from tests.tenants import Headers, Tenants
-
-
-def change_account(tenants: Tenants, trading_client: TradingClient, **changes: Any) -> None:
-    url = f"/v1/accounts/{trading_client.account['id']}"
-    assert (
-        tenants.client.patch(url, json=changes, headers=tenants.callers["admin"]).status_code == 200
-    )
-
-
-def control(
-    tenants: Tenants,
-    path: str,
-    disabled: bool = True,
-    reason: str | None = None,
-    admin: str = "admin",
-) -> None:
-    body: Body = {"manually_disabled": disabled} | ({"manual_reason": reason} if reason else {})
-    answer = tenants.client.put(f"/v1/controls/{path}", json=body, headers=tenants.callers[admin])
-    assert answer.status_code == 200, answer.text
 
 
 def close_window(tenants: Tenants, trading_client: TradingClient, symbol: str = "AAPL") -> None:

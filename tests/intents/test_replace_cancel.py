@@ -20,7 +20,7 @@ from tests.intents.http_client import (
     stop,
     stop_limit,
 )
-from tests.intents.test_submit import KINDS, published_action, published_order
+from tests.intents.published import KINDS, published_action, published_order
 from tests.tenants import Tenants
 
 OPEN_STATUSES = (

@@ -20,8 +20,7 @@ from tests.intents.in_process_writer import (
     furnish,
     open_in_process_writer,
 )
-from tests.intents.test_held import creates_of
-from tests.intents.test_writer import TRAP, whole
+from tests.intents.writer_checks import CHANGES, TRAP, creates_of, whole
 from tests.kept_connections import make_pipeline
 from trading_intents.clock import SystemClock
 from trading_intents.ids import id_text_maker
@@ -105,35 +104,6 @@ async def test_each_organization_keeps_as_much_as_others_leave(
     before = reads.call_count
     assert codes([await local.submit(few)]) == ["recorded"]
     assert reads.call_count == before, "the one with the most was forgotten, not its neighbour"
-
-
-CHANGES = {
-    """
-        INSERT INTO organization_controls (organization_id, manually_disabled)
-        VALUES ($1, $2::uuid IS NOT NULL)
-    """: ("control_rejected"),
-    """
-        INSERT INTO account_controls (account_id, organization_id, manually_disabled)
-        VALUES ($2, $1, true)
-    """: ("control_rejected"),
-    "INSERT INTO symbol_controls (account_id, symbol, organization_id, manually_disabled)"
-    " VALUES ($2, 'AAPL', $1, true)": "control_rejected",
-    """
-        INSERT INTO symbol_times (account_id, symbol, organization_id, trading_start, trading_end,
-            timezone)
-    """
-    " VALUES ($2, 'AAPL', $1, '00:00', '00:00:01', 'Pacific/Kiritimati')": "control_rejected",
-    "UPDATE accounts SET disabled = true WHERE id = $2 AND organization_id = $1": "account_disabled",
-    "UPDATE accounts SET closed_at = now() WHERE id = $2 AND organization_id = $1": "account_closed",
-    "UPDATE api_keys SET disabled = true WHERE organization_id = $1 AND $2::uuid IS NOT NULL": "unauthorized",
-    """
-        UPDATE api_keys SET permissions = '{intent:read}'
-        WHERE organization_id = $1 AND $2::uuid IS NOT NULL
-    """: ("forbidden"),
-    "UPDATE api_keys SET environment = 'live' WHERE organization_id = $1 AND $2::uuid IS NOT NULL": "forbidden",
-    "DELETE FROM api_keys WHERE organization_id = $1 AND $2::uuid IS NOT NULL": "unauthorized",
-    "UPDATE organizations SET disabled = true WHERE id = $1 AND $2::uuid IS NOT NULL": "unauthorized",
-}
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=[change.split(" (")[0][:60] for change in CHANGES])

@@ -8,7 +8,7 @@ import pytest
 
 from tests.intents.conftest import OpenClient
 from tests.intents.http_client import Body, TradingClient, cancel, create, market, pointers, replace
-from tests.intents.test_submit import ACTION_FIELDS
+from tests.intents.published import ACTION_FIELDS
 from tests.tenants import Tenants
 
 SPEC = "/command/payload/spec/TrailingStop"

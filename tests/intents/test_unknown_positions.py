@@ -7,7 +7,7 @@ import pytest
 
 from tests.intents.conftest import OpenClient
 from tests.intents.http_client import Body, Tables, TradingClient, cancel, create, limit, replace
-from tests.intents.test_limits import level_path, triggered
+from tests.intents.limit_calls import level_path, triggered
 from tests.tenants import Tenants
 
 LIMITS = {

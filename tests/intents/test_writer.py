@@ -3,13 +3,14 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import asyncpg
 import pytest
 
 from tests.conftest import Urls
 from tests.intents.in_process_writer import InProcessWriter, codes, open_in_process_writer
+from tests.intents.writer_checks import TRAP, whole
 from tests.proxy import FaultProxy, proxied
 from tests.waiting import COUNT_BLOCKED, eventually_async
 from trading_intents.errors import Unavailable
@@ -25,43 +26,12 @@ from trading_intents.telemetry import make_log
 ANSWER_SECONDS = 3.0
 RETURN_SECONDS = 5.0
 LEAVERS = 500
-TRAP = """
-    CREATE FUNCTION trap() RETURNS trigger LANGUAGE plpgsql AS
-        $$ BEGIN IF NEW.symbol = 'TRAP' THEN RAISE EXCEPTION 'trapped'; END IF; RETURN NEW; END $$;
-    CREATE TRIGGER trap BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION trap();
-"""
 
 
 @pytest.fixture
 async def in_process_writer(urls: Urls) -> AsyncIterator[InProcessWriter]:
     async with open_in_process_writer(urls.login, urls.owner) as in_process_writer:
         yield in_process_writer
-
-
-async def whole(in_process_writer: InProcessWriter) -> list[int]:
-    """Checks that each action has one order, one row in the queue and two events, and that seqs
-    have no gap."""
-    actions = await in_process_writer.owner.fetch(
-        "SELECT account_id, seq FROM actions ORDER BY account_id, seq"
-    )
-    by_account: dict[UUID, list[int]] = {}
-    for account, seq in actions:
-        by_account.setdefault(account, []).append(seq)
-    assert all(seqs == list(range(1, len(seqs) + 1)) for seqs in by_account.values())
-    heads = await in_process_writer.owner.fetch(
-        "SELECT account_id, seq FROM account_heads WHERE seq > 0"
-    )
-    assert {account: len(seqs) for account, seqs in by_account.items()} == {
-        row["account_id"]: row["seq"] for row in heads
-    }
-    creates = await in_process_writer.owner.fetchval(
-        "SELECT count(*) FROM actions WHERE action_type = 'CREATE'"
-    )
-    counts = [
-        await in_process_writer.count(table) for table in ("orders", "outbox", "stream_events")
-    ]
-    assert counts == [creates, len(actions), 2 * len(actions)]
-    return [len(seqs) for _, seqs in sorted(by_account.items())]
 
 
 async def test_a_batch_is_one_transaction(in_process_writer: InProcessWriter) -> None:

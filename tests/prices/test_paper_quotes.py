@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.access.test_api_keys import STAMP
+from tests.answer_patterns import STAMP
 from tests.prices.market import new_symbol
 from tests.tenants import Tenants
 

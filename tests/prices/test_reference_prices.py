@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.access.test_api_keys import STAMP
+from tests.answer_patterns import STAMP
 from tests.intents.http_client import Tables, pointers
 from tests.prices.conftest import OpenClient
 from tests.prices.market import new_symbol, post_quote, trade

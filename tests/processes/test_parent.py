@@ -14,10 +14,10 @@ import pytest
 
 from tests import fork_server
 from tests.certificates import make_certificate
+from tests.half_sent import HalfSent, demo_key
 from tests.platform import PROGRAM, STOP_LIMIT_SECONDS, Platform, environment, run_command, serving
 from tests.processes.conftest import is_alive, pids
 from tests.storage.conftest import all_gone
-from tests.test_serve import HalfSent, demo_key
 from tests.waiting import eventually
 from trading_intents import app, config
 from trading_intents.config import PREFIX

@@ -11,8 +11,8 @@ from uuid import UUID
 import pytest
 
 from tests.conftest import Urls, server
+from tests.execution.arranged import prove_absent
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
-from tests.execution.test_sending import prove_absent
 from tests.fakes import Act, FakeVenue
 from tests.platform import environment, run_command
 from trading_intents.brokers.port import OrderTicket

@@ -11,9 +11,9 @@ import httpx
 import msgspec
 import pytest
 
+from tests.documents import rows, section
 from tests.sdk.answers import CannedAnswers
 from tests.tenants import Tenants
-from tests.test_docs import rows, section
 from trading_intents.identity.access import RULES, Grant
 from trading_intents.identity.model import Permission
 from trading_intents_client import AsyncTradingClient, KeyLimits, Limits, create_command, errors

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from tests.conftest import Urls
+from tests.intents.cut_commits import trader
 from tests.intents.http_client import create, limit
-from tests.intents.test_commit import trader
 from tests.platform import environment, run_command, serving
 from tests.storage.conftest import query
 from tests.stream.client import ACTION, ORDER, Client

@@ -20,7 +20,7 @@ from tests.intents.http_client import Tables, create, limit
 from tests.platform import Platform, serving
 from tests.stream.client import ACTION, Client, body_of, kind_of, subscribe
 from tests.stream.follow import numbered
-from tests.stream.test_sse import following
+from tests.stream.sse_reader import following
 from tests.tenants import PLENTY, Tenants, key
 from tests.waiting import eventually
 from trading_intents.identity.model import Permission

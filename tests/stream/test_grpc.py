@@ -22,7 +22,7 @@ from tests.stream.client import (
     subscribe,
 )
 from tests.stream.conftest import OpenClient
-from tests.stream.test_sse import new_caller
+from tests.stream.sse_reader import new_caller
 from tests.tenants import Tenants
 from tests.waiting import eventually
 from trading_intents.stream.subscriber import MAX_EVENTS_BEHIND

@@ -10,7 +10,7 @@ import pytest
 from tests.intents.http_client import Tables, TradingClient, create, limit, pointers
 from tests.stream.client import ACTION, BALANCE, HALT, POSITION, Client, kind_of
 from tests.stream.conftest import OpenClient
-from tests.stream.test_sse import LIMIT_SECONDS, following
+from tests.stream.sse_reader import LIMIT_SECONDS, following
 from tests.tenants import Tenants
 from tests.waiting import eventually
 from trading_intents.ids import OrganizationId

@@ -19,7 +19,7 @@ from tests.kept_connections import open_pools
 from tests.platform import Platform, serving
 from tests.stream.client import ACTION, LIMIT_SECONDS, Client, kind_of
 from tests.stream.follow import ApiOnlyPlatform, Reader
-from tests.stream.test_scopes import Wire
+from tests.stream.wire import Wire
 from tests.tenants import PLENTY, Tenants, key
 from tests.waiting import eventually
 from trading_intents.identity.model import Permission

@@ -1,60 +1,14 @@
 """StreamEvents from outside: one connection whose subscriptions come, replace each other and go."""
 
-import queue
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from tests.intents.http_client import TradingClient, create, limit
-from tests.stream.client import (
-    ACTION,
-    ORDER,
-    POSITION,
-    PRIMED,
-    Client,
-    Follower,
-    body_of,
-    kind_of,
-    messages,
-    subscribe,
-)
+from tests.stream.client import ACTION, ORDER, POSITION, PRIMED, Client, Follower, body_of, kind_of
 from tests.stream.conftest import OpenClient
-from tests.tenants import Headers, Tenants
-
-
-class Wire:
-    """A StreamEvents call, asked by hand."""
-
-    def __init__(self, client: Client, caller: Headers) -> None:
-        self._asked: queue.Queue[bytes | None] = queue.Queue()
-        self.follower: Follower = client.stream(caller, self._requests())
-
-    def _requests(self) -> Iterator[bytes]:
-        return iter(self._asked.get, None)
-
-    def subscribe(
-        self, account: str = "", kinds: tuple[int, ...] = (ACTION,), **fields: Any
-    ) -> None:
-        request = messages()["StreamEventsRequest"]()
-        request.subscribe.CopyFrom(subscribe(account, kinds, **fields))
-        self.send(request.SerializeToString())
-
-    def unsubscribe(self, account: str = "") -> None:
-        request = messages()["StreamEventsRequest"]()
-        request.unsubscribe.trading_account_id = account
-        request.unsubscribe.SetInParent()
-        self.send(request.SerializeToString())
-
-    def send(self, data: bytes) -> None:
-        self._asked.put(data)
-
-    def finish(self) -> None:
-        self._asked.put(None)
-
-    def expect_status(self, text: str) -> None:
-        (event,) = self.follower.until(lambda event: kind_of(event) == "status")[-1:]
-        assert (kind_of(event), event.status.message) == ("status", text)
+from tests.stream.wire import Wire
+from tests.tenants import Tenants
 
 
 def intent(trading_client: TradingClient) -> str:

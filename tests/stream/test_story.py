@@ -24,7 +24,7 @@ from tests.stream.client import (
     kind_of,
 )
 from tests.stream.conftest import OpenClient
-from tests.stream.test_sse import following
+from tests.stream.sse_reader import following
 from tests.tenants import PLENTY, Tenants
 
 PENDING_NEW = 1

@@ -12,7 +12,7 @@ import pytest
 from tests.proxy import Verdict
 from tests.tenants import Tenants
 from tests.trader.conftest import Command, lines
-from tests.trader.test_reports import answers_replaced, http
+from tests.trader.replaced_answers import answers_replaced, http
 from trading_intents_client import Account, TradingClient
 from trading_intents_client.cli.commands.arguments import find_order_id
 from trading_intents_client.cli.commands.orders import typed

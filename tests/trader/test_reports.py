@@ -2,20 +2,17 @@
 one of several."""
 
 import json
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 import pytest
 
-from tests.proxy import FaultProxy, Verdict
+from tests.proxy import Verdict
 from tests.tenants import EVERY_PERMISSION, Tenants
 from tests.trader.conftest import Command, lines
+from tests.trader.replaced_answers import answers_replaced, http
 from trading_intents.identity.model import Entitlement
 from trading_intents_client import (
     Account,
@@ -32,26 +29,6 @@ REFUSED = 1
 USAGE = 2
 UNREACHABLE = 3
 INTERRUPTED = 130
-
-
-@contextmanager
-def answers_replaced(tenants: Tenants, path: bytes, answer: bytes | Verdict) -> Iterator[str]:
-    """The platform's URL through a proxy that answers requests of a path, or of several, itself."""
-    port = urlsplit(tenants.platform.url).port
-    assert port
-    proxy = FaultProxy(
-        port, lambda data: answer if re.search(path, data.partition(b"\r\n")[0]) else Verdict.PASS
-    )
-    with proxy.running():
-        yield f"http://127.0.0.1:{proxy.port}"
-
-
-def http(status: bytes, body: bytes) -> bytes:
-    return b"HTTP/1.1 %s\r\ncontent-type: text/plain\r\ncontent-length: %d\r\n\r\n%s" % (
-        status,
-        len(body),
-        body,
-    )
 
 
 FORBIDDEN = http(

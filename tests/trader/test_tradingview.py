@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.fork_server import Fork
-from tests.test_tidy import count_tokens
+from tests.sources import count_tokens
 from trading_intents_client import Account, Limits
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

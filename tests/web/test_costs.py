@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.web.costs import MAX_SECONDS, TRIES
 from tests.web.shapes import TEXTS, documents, text
 from trading_intents.clock import parse_rfc3339
 from trading_intents.errors import PlatformError, ValidationFailed
@@ -22,8 +23,6 @@ from trading_intents.web.paging import read_cursor, read_limit
 from trading_intents.web.request import Incoming
 from trading_intents.web.validation import unknown_parameters
 
-MAX_SECONDS = 0.005  # of the loop, for one request
-TRIES = 20  # the least counts: other programs on the machine make each of them longer
 BODIES = documents(MAX_BODY_BYTES)
 TEXT_BYTES = 32 * 1024  # of all headers together
 

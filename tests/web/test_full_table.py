@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator
 
 from tests.waiting import eventually_async
 from tests.web.conftest import Site
-from tests.web.test_hostile import LIMIT_SECONDS, THING, metric
-from tests.web.test_server import connected, exchange, read_answer
+from tests.web.connections import LIMIT_SECONDS, THING, connected, exchange, metric, read_answer
 from trading_intents.web.request import answer_json
 from trading_intents.web.server import table as table_module
 

@@ -15,7 +15,7 @@ import uvloop
 
 from tests.waiting import eventually_async
 from tests.web.conftest import Site, open_site
-from tests.web.test_server import GET, connected, exchange, read_answer
+from tests.web.connections import GET, LIMIT_SECONDS, connected, exchange, metric, read_answer
 from trading_intents.errors import PlatformError
 from trading_intents.web.operations import MAX_AGE_SECONDS
 from trading_intents.web.request import answer_json
@@ -23,16 +23,10 @@ from trading_intents.web.server import connection as connection_module
 from trading_intents.web.server import table as table_module
 from trading_intents.web.server.connection import HttpConnection
 
-LIMIT_SECONDS = 10
-THING = b"GET /v1/things/A/time HTTP/1.1\r\nhost: x\r\n\r\n"
 CHUNKED = (
     b"PUT /v1/orders HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
     b"transfer-encoding: chunked\r\n\r\n"
 )
-
-
-def metric(site: Site, name: str, **labels: str) -> float:
-    return site.app.metrics.registry.get_sample_value(name, labels) or 0.0
 
 
 def answered(site: Site, route: str, status: int = 200) -> float:

@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from tests.web.test_parsing import SMALLEST, Wire
+from tests.web.wire import SMALLEST, Wire
 from trading_intents.web.server import parse_budget
 from trading_intents.web.server.connection import PARSE_BYTES
 from trading_intents.web.server.table import READ_BYTES

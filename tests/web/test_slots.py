@@ -9,8 +9,7 @@ from itertools import pairwise
 import pytest
 
 from tests.web.conftest import Site
-from tests.web.test_hostile import metric
-from tests.web.test_server import connected, read_answer
+from tests.web.connections import connected, metric, read_answer
 from trading_intents.web.server.listener import MAX_ACCEPTED
 
 FLOOD = 40

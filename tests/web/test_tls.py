@@ -18,8 +18,7 @@ from tests.conftest import Urls
 from tests.platform import environment, run_command, serving
 from tests.waiting import eventually, eventually_async
 from tests.web.conftest import Site, open_site
-from tests.web.test_hostile import LIMIT_SECONDS, metric
-from tests.web.test_server import GET, read_answer
+from tests.web.connections import GET, LIMIT_SECONDS, metric, read_answer
 from trading_intents.config import Settings
 from trading_intents.web.server import tls as tls_module
 

@@ -18,8 +18,8 @@ import pytest
 from tests.conftest import Urls
 from tests.platform import environment
 from tests.tenants import DOCUMENT, PLENTY
+from tests.web.costs import MAX_SECONDS, TRIES
 from tests.web.shapes import TEXTS, documents, text
-from tests.web.test_costs import MAX_SECONDS, TRIES
 from trading_intents.accounts.vault import open_vault
 from trading_intents.app import (
     build_app,

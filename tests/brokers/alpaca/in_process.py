@@ -11,7 +11,7 @@ from tests.brokers.alpaca.book import Account
 from tests.brokers.alpaca.order import Order
 from tests.brokers.alpaca.simulator import Simulator
 from tests.conftest import Urls
-from tests.execution.in_process_execution import InProcessExecution, open_in_process
+from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
 from trading_intents.brokers.alpaca.broker import AlpacaBroker
 from trading_intents.brokers.alpaca.wire import CAPABILITIES
 from trading_intents.brokers.port import BrokerAdapter, Integration, IntegrationContext
@@ -80,3 +80,16 @@ async def open_alpaca(
 ) -> AsyncIterator[AlpacaExecution]:
     async with open_in_process(urls, accounts) as in_process:
         yield AlpacaExecution(simulator, in_process)
+
+
+@contextlib.asynccontextmanager
+async def trading(
+    urls: Urls, simulator: Simulator, made: Integration | None = None
+) -> AsyncIterator[AlpacaExecution]:
+    """A worker whose account is connected."""
+    async with (
+        open_alpaca(urls, simulator) as alpaca,
+        executing(alpaca.in_process, integration=made or integration(simulator)),
+    ):
+        await alpaca.until_connected()
+        yield alpaca

@@ -22,6 +22,7 @@ from trading_intents.brokers.port import (
 from trading_intents.clock import SystemClock
 from trading_intents.ids import OrganizationId
 from trading_intents.secret import Secret
+from trading_intents.testing.broker_cards import CARDS
 from trading_intents.testing.broker_suite import CardRun, StageFault
 from trading_intents.trading import Environment, Symbol
 
@@ -111,3 +112,6 @@ class CutRequests:
             return Verdict.PASS
         self.text = b""
         return self.verdict
+
+
+MEANT = [card for card in CARDS if card.needs(CAPABILITIES)]

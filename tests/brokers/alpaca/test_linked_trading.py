@@ -7,10 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from tests.brokers.alpaca.in_process import AlpacaExecution
+from tests.brokers.alpaca.in_process import AlpacaExecution, trading
 from tests.brokers.alpaca.order import Order
 from tests.brokers.alpaca.simulator import Simulator
-from tests.brokers.alpaca.test_reconciling import trading
 from tests.conftest import Urls
 from trading_intents.intents.model import Create, LinkedSpec, Spec
 from trading_intents.trading import Leg, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce

@@ -1,38 +1,23 @@
 """Events at Alpaca from while nobody listened are recorded once: fills, busts, corrections,
 replaces, old orders."""
 
-import contextlib
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
 
 import pytest
 
-from tests.brokers.alpaca.in_process import AlpacaExecution, integration, open_alpaca
+from tests.brokers.alpaca.in_process import AlpacaExecution, integration, open_alpaca, trading
 from tests.brokers.alpaca.order import stamp
 from tests.brokers.alpaca.simulator import Fault, Simulator
 from tests.brokers.alpaca.stage import AlpacaStage
 from tests.conftest import Urls
 from tests.execution.in_process_execution import executing
-from trading_intents.brokers.port import Integration, Outcome
+from trading_intents.brokers.port import Outcome
 
 D = Decimal
 BY_BROKER = "replaced_by_broker"
 watched = partial(integration, mute_seconds=0.3, watch_seconds=0.3)
-
-
-@contextlib.asynccontextmanager
-async def trading(
-    urls: Urls, simulator: Simulator, made: Integration | None = None
-) -> AsyncIterator[AlpacaExecution]:
-    """A worker whose account is connected."""
-    async with (
-        open_alpaca(urls, simulator) as alpaca,
-        executing(alpaca.in_process, integration=made or integration(simulator)),
-    ):
-        await alpaca.until_connected()
-        yield alpaca
 
 
 async def down(alpaca: AlpacaExecution) -> None:

@@ -3,12 +3,9 @@
 import pytest
 
 from tests.brokers.alpaca.simulator import Simulator
-from tests.brokers.alpaca.stage import AlpacaStage
-from trading_intents.brokers.alpaca.wire import CAPABILITIES
+from tests.brokers.alpaca.stage import MEANT, AlpacaStage
 from trading_intents.testing.broker_cards import CARDS
 from trading_intents.testing.broker_suite import Card, play
-
-MEANT = [card for card in CARDS if card.needs(CAPABILITIES)]
 
 
 def test_every_card_is_meant_for_alpaca() -> None:

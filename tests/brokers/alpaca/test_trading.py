@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from tests.accounts.test_operators import settings_of
+from tests.accounts.provisioned import settings_of
 from tests.brokers.alpaca.simulator import Fault
 from tests.brokers.alpaca.threaded import ThreadedSimulator, simulating_in_thread
 from tests.conftest import Urls
+from tests.doctor_lines import lines_of
 from tests.intents.http_client import cancel, create, limit, market
 from tests.platform import Platform, run_command, serving
-from tests.stream.test_sse import Reader
-from tests.test_cli import lines_of
+from tests.stream.sse_reader import Reader
 from tests.waiting import eventually
 from trading_intents.config import PREFIX
 

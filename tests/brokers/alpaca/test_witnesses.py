@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from tests.brokers.alpaca.simulator import Exchange, Simulator, simulating
-from tests.brokers.alpaca.stage import AlpacaStage
-from tests.brokers.alpaca.test_suite import MEANT
+from tests.brokers.alpaca.stage import MEANT, AlpacaStage
 from tests.waiting import eventually_async
 from trading_intents.testing.broker_suite import play
 

@@ -15,8 +15,8 @@ from uuid import uuid4
 import pytest
 from msgspec.structs import replace as changed
 
+from tests.brokers.fix.counterparts import Counterpart, counterpart, soon
 from tests.brokers.fix.orders import a_ticket
-from tests.brokers.fix.test_counterparts import Counterpart, counterpart, soon
 from tests.brokers.fix.venue import Connector, write_profile
 from tests.conftest import Urls
 from trading_intents.brokers.fix.broker import FixBroker, read_venue

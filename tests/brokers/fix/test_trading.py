@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from tests.accounts.test_operators import settings_of
+from tests.accounts.provisioned import settings_of
 from tests.brokers.alpaca.threaded import ThreadedSimulator, simulating_in_thread
 from tests.brokers.fix.acceptor import MemoryStore
 from tests.brokers.fix.exchange import FixExchange, exchange_in_thread
 from tests.brokers.fix.venue import write_profile
 from tests.conftest import Urls
+from tests.doctor_lines import lines_of
 from tests.intents.http_client import Tables, cancel, create, limit, market, replace
 from tests.platform import Platform, run_command, serving
 from tests.tenants import EVERY_PERMISSION, key
-from tests.test_cli import lines_of
 from tests.waiting import eventually
 from trading_intents.testing.broker_suite import StageFault
 

@@ -1,0 +1,45 @@
+"""Builds the distributions, and runs programs that are installed from them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from trading_intents.config import PREFIX
+
+ROOT = Path(__file__).parents[1]
+LIMIT_SECONDS = 110
+
+
+def make_dist(folder: Path) -> None:
+    # The environment is as it is: tests that run beside this one use it.
+    command = [
+        "make",
+        "-C",
+        str(ROOT),
+        "dist",
+        f"DIST={folder}",
+        f"VENV={sys.prefix}",
+        "-o",
+        f"{sys.prefix}/run.stamp",
+    ]
+    run(command, ROOT)
+
+
+def run(command: list[str], folder: Path, **variables: str) -> str:
+    environ = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith((PREFIX, "PYTHONPATH"))
+    }
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environ | variables,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

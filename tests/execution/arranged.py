@@ -1,0 +1,81 @@
+"""States that tests of execution arrange behind its back, and wait for."""
+
+from uuid import UUID, uuid4
+
+from tests.execution.in_process_execution import InProcessExecution
+from trading_intents.telemetry import Metrics
+
+
+async def make_older(in_process: InProcessExecution, seconds: int) -> None:
+    """All that was recorded, by so much."""
+    owner = in_process.in_process_writer.owner
+    async with owner.transaction():
+        # A trigger forbids it. To disable that would change the schema, and cost the next test a
+        # new database.
+        await owner.execute("SET LOCAL session_replication_role = replica")
+        for table in ("actions", "outbox"):
+            await owner.execute(
+                f"UPDATE {table} SET created_at = created_at - make_interval(secs => $1)", seconds
+            )
+
+
+def alerts(metrics: Metrics, kind: str) -> float:
+    return float(metrics.execution_alerts.labels(kind)._value.get())
+
+
+async def prove_absent(in_process: InProcessExecution) -> None:
+    """As if ten seconds had gone since a command was first found missing, and look again."""
+    await in_process.in_process_writer.owner.execute(
+        """
+        UPDATE orders SET absent_at = absent_at - interval '10 s', lookup_due_at = clock_timestamp()
+        WHERE absent_at IS NOT NULL
+        """
+    )
+
+
+async def until_missed(in_process: InProcessExecution) -> None:
+    async def missed() -> bool:
+        return bool(
+            await in_process.in_process_writer.owner.fetchval(
+                "SELECT count(*) FROM orders WHERE absent_at IS NOT NULL"
+            )
+        )
+
+    await in_process.until(missed)
+
+
+async def until_connection(
+    in_process: InProcessExecution, state: str, account: UUID | None = None
+) -> None:
+    async def reached() -> bool:
+        return await in_process.connection(account) == state
+
+    await in_process.until(reached)
+
+
+async def set_credential(in_process: InProcessExecution, secret: str) -> None:
+    """As the account's API and the handler of its event leave it."""
+    owner = in_process.in_process_writer.owner
+    account = in_process.account
+    credential = uuid4()
+    await owner.execute("DELETE FROM sealed_secrets")
+    await owner.execute("DELETE FROM credentials")
+    await owner.execute(
+        "INSERT INTO credentials (id, organization_id, account_id, broker, fields, fingerprint)"
+        " VALUES ($1, $2, $3, 'paper', '{token}', 'x')",
+        credential,
+        in_process.in_process_writer.organization,
+        account,
+    )
+    await owner.execute(
+        "INSERT INTO sealed_secrets (id, organization_id, account_id, credential_id, sealed)"
+        " VALUES ($1, $2, $3, $4, $5)",
+        uuid4(),
+        in_process.in_process_writer.organization,
+        account,
+        credential,
+        secret.encode(),
+    )
+    await owner.execute(
+        "UPDATE accounts SET has_credential = true, link_generation = link_generation + 1"
+    )
