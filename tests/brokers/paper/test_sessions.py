@@ -481,7 +481,7 @@ async def test_a_look_at_nothing_new_fills_no_order_from_quotes_of_before_it(ven
 
 
 async def test_an_order_is_filled_by_no_quote_that_it_found(venue: Venue) -> None:
-    """Whatever the holding's number says: the order itself knows which quotes came before it."""
+    """The order itself knows which quotes came before it, whatever the holding's number says."""
     account = uuid4()
     session = await venue.open_session(account)
     for bid in ("90x50 90.05x50", "100x50 100.05x50"):
