@@ -141,6 +141,14 @@ RULES = {
         replace 2 sell 10 trail 4 -> 2 replaced, 2 replaced 10@106
         106x100 108x100 -> 2 triggered, 2 fill 10@106
     """,
+    "a stop whose trail is more than the price rests at the lowest price": """
+        1x100 1.01x100 ->
+        buy 5 market -> 1 accepted, 1 fill 5@1.01
+        sell 1 trail 2 -> 2 accepted, 2 replaced 1@0.0001
+        0.5x100 0.51x100 ->
+        3x100 3.01x100 ->
+        after 1 seconds -> 2 replaced 1@1
+    """,
     "a trailing stop without a quote begins with the first": """
         buy 1 trail 2 -> 1 accepted
         99x100 101x100 -> 1 replaced 1@103

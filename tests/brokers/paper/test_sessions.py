@@ -459,3 +459,37 @@ async def test_an_account_has_so_many_working_orders_and_no_more(venue: Venue) -
     assert (refused.outcome, refused.code) == (Outcome.REJECTED, "too_many_working_orders")
     assert (await session.cancel("x", "c0")).outcome is Outcome.ACKED
     assert (await session.submit("c4", "buy 1 limit 1")).outcome is Outcome.ACKED
+
+
+async def test_a_look_at_nothing_new_fills_no_order_from_quotes_of_before_it(venue: Venue) -> None:
+    """A check that ran beside a command asks for no symbol: it works no book, shows none the walk,
+    and the next request feeds no quote that the order's acceptance had seen."""
+    account = uuid4()
+    session = await venue.open_session(account)
+    for bid in ("110x50 110.05x50", "90x50 90.05x50", "100x50 100.05x50"):
+        await venue.post(bid)
+    await session.submit("rests", "buy 3 limit 95")
+    assert await session.events(1) == ["accepted"]
+    books = session.broker._books
+    for symbols in (frozenset[Symbol](), frozenset({ACME})):
+        await session.broker._venue.take(VenueRequest(books=books, symbols=symbols))
+    await venue.post("100x50 100.05x50")
+    await session.broker._venue.take(VenueRequest(books=books, symbols=frozenset({ACME})))
+    [order] = books.books[ACME].working()
+    assert (order.filled, books.books[ACME].holding.posted_number) == (0, 4)
+    assert session.has_no_event()
+
+
+async def test_an_order_is_filled_by_no_quote_that_it_found(venue: Venue) -> None:
+    """The order itself knows which quotes came before it, whatever the holding's number says."""
+    account = uuid4()
+    session = await venue.open_session(account)
+    for bid in ("90x50 90.05x50", "100x50 100.05x50"):
+        await venue.post(bid)
+    await session.submit("rests", "buy 3 limit 95")
+    books = session.broker._books
+    book = books.books[ACME]
+    book.holding = msgspec.structs.replace(book.holding, number=0)
+    await session.broker._venue.take(VenueRequest(books=books, symbols=frozenset({ACME})))
+    [order] = books.books[ACME].working()
+    assert order.filled == 0

@@ -146,6 +146,7 @@ class PaperOrder(PaperTerms, kw_only=True):
     best_price: Decimal | None = None  # of the market since a trailing stop works
     told_stop: Decimal | None = None  # a trailing stop's, as it was last reported
     told_at: datetime | None = None  # the last change that no command asked for
+    seen_quote: int = 0  # the number of the last posted quote when this version was accepted
     accepted_at: datetime
     expires_at: datetime
 

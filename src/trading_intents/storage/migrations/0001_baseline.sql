@@ -1435,6 +1435,8 @@ CREATE TABLE paper_orders (
     paid numeric NOT NULL,
     covers numeric NOT NULL,
     reserve_price numeric NOT NULL,
+    -- The number of the last posted quote when the version that works was accepted.
+    seen_quote bigint NOT NULL,
     accepted_at timestamptz NOT NULL,
     expires_at timestamptz NOT NULL,
     -- Of an order that is linked to another.

@@ -18,6 +18,7 @@ from trading_intents.brokers.paper.model import (
     PaperOrderStatus,
     PaperTerms,
     Quote,
+    Source,
 )
 from trading_intents.brokers.port import REPLACED_BY_BROKER, BrokerEvent, EventKind
 from trading_intents.trading import (
@@ -82,7 +83,8 @@ class OrderBook:
             queue = self._queue()
             queue.sort(key=lambda each: linked.matching_rank(self.orders, each))
             for order in queue:
-                if order.number not in self._just_grown:
+                is_older = quote.source is Source.POSTED and quote.number <= order.seen_quote
+                if order.number not in self._just_grown and not is_older:
                     self._work(order.number, quote.at, arrived=False)
             self._trade_left = ZERO
 
@@ -137,6 +139,7 @@ class OrderBook:
             place=self.account.places,
             accepted_at=at,
             expires_at=model.expiry(terms.time_in_force, at),
+            seen_quote=self.holding.posted_number,
             **asdict(terms),
         )
 
@@ -204,6 +207,7 @@ class OrderBook:
             order,
             client_order_id=client_order_id,
             place=self.account.places,
+            seen_quote=self.holding.posted_number,
             expires_at=order.expires_at if same_time else model.expiry(terms.time_in_force, at),
             **asdict(terms),
         )

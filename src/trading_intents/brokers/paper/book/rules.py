@@ -16,6 +16,7 @@ from trading_intents.brokers.paper.model import (
 )
 from trading_intents.brokers.paper.prices import CENT, HALF_SPREAD_CENTS
 from trading_intents.trading import (
+    ZERO,
     FrozenStruct,
     OrderKind,
     OrderSide,
@@ -120,7 +121,8 @@ def with_stop(order: PaperOrder, quote: Quote) -> PaperOrder:
     if trail is None:
         assert order.trail_bps is not None
         trail = best * order.trail_bps / ALL_BPS
-    stop = best + trail if is_buy else best - trail
+    # Bounded before it is rounded: the trail may be larger than the price.
+    stop = best + trail if is_buy else max(best - trail, ZERO)
     tick = tick_of(order.symbol, stop)
     ticks = (stop / tick).to_integral_value(ROUND_CEILING if is_buy else ROUND_FLOOR)
     return replace(order, best_price=best, stop_price=max(ticks * tick, tick))

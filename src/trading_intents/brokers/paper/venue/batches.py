@@ -54,12 +54,18 @@ LOCKED = CommandResult(outcome=Outcome.NOT_SENT, message="the account is held el
 class _VenueBatch:
     now: datetime
     totals: dict[UUID, PaperAccount]  # of the accounts that are locked, as they were
+    # Of each book that this batch works; none is posted for a symbol that follows the walk.
     quotes: dict[AccountSymbol[UUID], list[Quote]]
     faults: dict[UUID, list[Fault]]
     known: set[tuple[UUID, str]]
     targets: dict[CommandTarget, TargetRow]
     arrivals: list[Arrival] = field(default_factory=list)
     spent: list[Fault] = field(default_factory=list)
+
+    def keys_of(self, account_id: UUID) -> set[AccountSymbol[UUID]]:
+        """The account's books that are brought up to now: those that were read anew, or that
+        another request names."""
+        return {key for key in self.quotes if key[0] == account_id}
 
 
 class _TwoSessions(Exception):
@@ -172,7 +178,7 @@ class PaperVenue:
         batch = _VenueBatch(
             now=store.parse_clock(clock),
             totals=store.parse_accounts(locked),
-            quotes=store.parse_quotes(posted),
+            quotes=store.parse_quotes(posted, keys),
             faults=store.parse_faults(faults),
             known=store.parse_commands(known),
             targets=store.parse_targets(meant),
@@ -208,7 +214,7 @@ class PaperVenue:
         for account_id, order in orders:
             stale[account_id].books[order.symbol].orders[order.number] = order
         (posted,) = await tx.run([_list_quotes(stale, keys)])
-        return store.parse_quotes(posted)
+        return store.parse_quotes(posted, keys)
 
     def _put_books(
         self,
@@ -231,10 +237,8 @@ class PaperVenue:
     def _apply(self, request: VenueRequest, batch: _VenueBatch) -> VenueReply:
         books = request.books
         books.worked_at = batch.now
-        concerned = [books.books[symbol] for _, symbol in sorted(request.book_keys)]
-        for book in concerned or books.working():
-            posted = batch.quotes.get((books.account_id, book.symbol), ())
-            self._catch_up(books, book, posted, batch.now)
+        for key in sorted(request.book_keys or batch.keys_of(books.account_id)):
+            self._catch_up(books, books.books[key[1]], batch.quotes[key], batch.now)
         if request.ticket is None:
             return VenueReply(CommandResult(outcome=Outcome.ACKED))
         assert books.totals is not None

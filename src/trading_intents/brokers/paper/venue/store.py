@@ -183,12 +183,14 @@ def list_quotes(asked: Sequence[AskedQuotes]) -> Statement:
     return Statement(sql, (json_text(asked),))
 
 
-def parse_quotes(reply: Reply) -> dict[AccountSymbol[UUID], list[Quote]]:
+def parse_quotes(
+    reply: Reply, asked: Iterable[AccountSymbol[UUID]]
+) -> dict[AccountSymbol[UUID], list[Quote]]:
     """Gives quotes by number; none for a symbol without posted quotes."""
-    found: dict[AccountSymbol[UUID], list[Quote]] = {}
+    found: dict[AccountSymbol[UUID], list[Quote]] = {key: [] for key in asked}
     for account_id, symbol, text in reply.texts():
         quote = msgspec.json.decode(text, type=Quote)
-        found.setdefault((UUID(account_id), symbol), []).append(quote)
+        found[UUID(account_id), symbol].append(quote)
     return found
 
 
