@@ -21,6 +21,7 @@ from tests.background import working
 from tests.fork_server import Fork
 from tests.platform import Platform
 from tests.sources import count_tokens
+from tests.waiting import eventually
 from trading_intents.config import PREFIX
 from trading_intents_client import TradingClient
 
@@ -93,6 +94,16 @@ def test_the_demo_is_found_without_an_argument(folder: Path) -> None:
     assert shown.startswith("BUY 5 MSFT: FILLED 5 at ")
 
 
+@pytest.fixture
+def no_open_order(folder: Path, platform: Platform) -> None:
+    """Other tests have left some in the demo's account."""
+    with contextlib.chdir(folder), TradingClient(platform.url) as client:
+        account = client.find_account("sim")
+        account.cancel_all()
+        eventually(lambda: not list(account.orders(state="OPEN")), LIMIT_SECONDS)
+
+
+@pytest.mark.usefixtures("no_open_order")
 def test_an_order_over_the_limit_is_refused_and_a_halt_ends_those_that_rest(folder: Path) -> None:
     code, shown, reported = ended(fork("limit_and_halt.py", folder))
     assert (code, reported) == (0, "")

@@ -25,7 +25,7 @@ QUICKFIX = Path(__file__).parents[3] / ".venv" / "quickfix"
 MISSING = "not here: `make quickfix` gets QuickFIX from Debian's archive, and jspurefix from npm"
 VERSIONS = {"fix42": "FIX.4.2", "fix44": "FIX.4.4"}
 PORT = 5_001
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 APART = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child")
 CONFIG = """
 [DEFAULT]
