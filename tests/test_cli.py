@@ -148,6 +148,7 @@ def test_doctor_names_a_key_file_that_others_can_read(platform: Platform) -> Non
     assert "chmod 600" in refused.stderr
 
 
+@pytest.mark.slow
 def test_doctor_warns_of_a_taken_port_and_of_settings_that_mean_nothing(platform: Platform) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))

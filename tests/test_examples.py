@@ -25,6 +25,7 @@ from trading_intents.config import PREFIX
 from trading_intents_client import TradingClient
 
 pytest_plugins = ("tests.started_dirs",)
+pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 LIMIT_SECONDS = 30

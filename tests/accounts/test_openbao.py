@@ -307,6 +307,7 @@ async def test_a_redirect_is_not_followed() -> None:
         assert other.requests == []
 
 
+@pytest.mark.slow
 @pytest.mark.deadline
 async def test_a_server_that_says_nothing_is_left_in_time() -> None:
     async with answering(None) as server, opened(at(server)) as vault:

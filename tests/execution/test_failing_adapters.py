@@ -143,6 +143,7 @@ class DeafSession(VenueSession):
                     raise
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("soon")
 async def test_an_adapter_that_cannot_be_cancelled_holds_up_neither_the_next_session_nor_the_stop(
     urls: Urls,

@@ -164,6 +164,7 @@ async def test_slow_look_ups_of_an_account_delay_no_other(urls: Urls) -> None:
         assert venue.ended == 0, "the look-up waited for a slow one"
 
 
+@pytest.mark.slow
 async def test_a_cancel_overtakes_the_queue_of_its_own_account(urls: Urls) -> None:
     venue = SlowVenue()
     venue.call_seconds = CALL_SECONDS / 2  # its queue of a hundred takes ten times that
@@ -212,6 +213,7 @@ async def test_what_another_transaction_holds_delays_nobody_else(urls: Urls, hel
         await other.until_status(theirs, "FILLED")
 
 
+@pytest.mark.slow
 async def test_a_locked_order_keeps_no_other_accounts_used_up_row_from_failing(urls: Urls) -> None:
     async with open_in_process(urls, accounts=2) as in_process:
         locked, free = [

@@ -97,6 +97,7 @@ async def test_a_worker_is_woken_for_the_organizations_of_its_accounts(urls: Url
         ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_leases")
 async def test_renewals_that_commit_slowly_end_no_session(urls: Urls) -> None:
     async with open_in_process(urls, accounts=3) as in_process, executing(in_process) as execution:

@@ -186,6 +186,7 @@ async def test_a_create_that_a_rate_limit_refuses_ends_by_its_age(urls: Urls) ->
         assert (order["reason"], in_process.venue.journal) == ("stale", [])
 
 
+@pytest.mark.slow
 @pytest.mark.deadline
 async def test_a_create_in_back_off_is_ended_by_its_cancel(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process):

@@ -376,6 +376,7 @@ def holders(*executions: Execution) -> list[int]:
     return [len(execution.leases.sessions) for execution in executions]
 
 
+@pytest.mark.slow
 @pytest.mark.deadline
 async def test_accounts_are_spread_over_workers_and_free_when_one_stops(urls: Urls) -> None:
     async with open_in_process(urls, accounts=6) as in_process, executing(in_process) as first:

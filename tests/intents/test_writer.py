@@ -285,6 +285,7 @@ async def answered(in_process_writer: InProcessWriter, seconds: float) -> str:
 
 
 # Takes more than five seconds: three stalls, of which each is only known by the limit of an answer.
+@pytest.mark.slow
 @pytest.mark.deadline
 @pytest.mark.parametrize("fault", ["refuse", "reset", "stall"])
 async def test_an_unavailable_database_is_answered_in_time_and_used_again_soon(

@@ -135,6 +135,7 @@ async def test_a_handler_that_fails_is_tried_again_and_only_safe_words_are_kept(
     assert (row["status"], row["attempts"], row["last_error"]) == ("pending", 1, kept)
 
 
+@pytest.mark.slow
 @pytest.mark.deadline
 async def test_a_handler_is_cut_before_its_claim_looks_dead(pool: Pool, table: Table) -> None:
     cut = asyncio.Event()

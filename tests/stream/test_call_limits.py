@@ -144,6 +144,7 @@ def test_a_new_call_without_a_credential_replaces_the_oldest(small: Platform) ->
 
 
 # It proves the ten seconds.
+@pytest.mark.slow
 def test_a_call_without_a_message_ends_at_once_without_a_credential_and_after_ten_seconds_with_one(
     small: Platform, tenants: Tenants
 ) -> None:

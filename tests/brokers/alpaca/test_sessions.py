@@ -169,6 +169,7 @@ async def test_a_version_that_only_the_replaced_order_names_makes_no_stream_mute
 
 
 # Takes ten seconds: what is younger than `mute_seconds` is not yet compared.
+@pytest.mark.slow
 async def test_an_order_that_cannot_be_read_ends_no_session(stage: AlpacaStage) -> None:
     run = await stage.open_session(watch_seconds=0.3)
     # In an unknown zone.
