@@ -185,6 +185,7 @@ async def _organization(
         member_trading=item.member_trading,
     )
     users = [await _user(tx, parts, made, user) for user in item.users]
+    await store.end_unheld_sessions(tx, made.id)
     accounts = []
     for number, account in enumerate(item.accounts):
         accounts.append(await _account(tx, parts, made, account, f"{at}/accounts/{number}"))

@@ -129,6 +129,23 @@ def test_a_session_ends_within_a_second_of_what_it_rests_on(office: Office, chan
         assert office.is_refused(key)
 
 
+@pytest.mark.parametrize("change", ["role", "member_trading"])
+def test_a_session_that_ended_does_not_live_again(office: Office, change: str) -> None:
+    """An end is a fact: who may trade again opens another session."""
+    key = office.open(office.sign_in(office.member)).json()
+    admins = office.open(office.sign_in(office.admin)).json()
+    if change == "role":
+        office.set_roles(member="read_only")
+        office.set_roles(member="member")
+    else:
+        office.apply(member_trading=False)
+        office.apply(member_trading=True)
+    eventually(lambda: office.is_refused(key), 5)
+    assert office.buy(key) == 401
+    assert office.buy(admins) == 202
+    assert not office.is_refused(office.open(office.sign_in(office.member)).json())
+
+
 def test_an_admin_who_becomes_a_member_keeps_no_admins_key(office: Office) -> None:
     key = office.open(office.sign_in(office.admin)).json()
     office.set_roles(admin="member")

@@ -76,6 +76,17 @@ async def test_a_loss_halts_once_a_day(judged: JudgedBooks) -> None:
     assert (await judged.baseline())["halted"]
 
 
+async def test_a_clock_that_steps_back_over_midnight_halts_nothing_anew(
+    judged: JudgedBooks,
+) -> None:
+    await judged.judge._judge_all()
+    await judged.books.owner.execute("UPDATE daily_baselines SET day = day + 1")
+    before = await judged.baseline()
+    await judged.judge._judge_all()
+    assert await judged.baseline() == before
+    assert await judged.halts() == 1
+
+
 async def test_a_loss_of_yesterday_found_at_midnight_uses_up_no_halt_of_today(
     urls: Urls, judged: JudgedBooks
 ) -> None:

@@ -130,6 +130,13 @@ def test_today_counts_from_the_days_baseline_and_from_now_where_there_is_none() 
         assert baseline.result == results.results.get(account, 0)
 
 
+def test_a_clock_that_steps_back_over_midnight_begins_no_day_anew() -> None:
+    rows = [row("a", "-5000"), baseline_row("a", "2026-03-10", "-100")]
+    assert AccountResults(rows, PRICES).today("a", None, NOW) == (Decimal(-4900), None)
+    _, begun = AccountResults(rows, PRICES).today("a", BERLIN, NOW)
+    assert begun is not None, "another zone has days of its own"
+
+
 # 10 were held before us that cost 100 each, and had no price when the day began.
 @pytest.mark.parametrize(
     ("quantity", "cost", "realized", "price", "result"),

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import msgspec
 
+from trading_intents.config import LOCAL_PROVIDER
 from trading_intents.identity import model
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Row, Tx
@@ -162,6 +163,24 @@ async def end_sessions_of_token(
     await tx.execute(
         f"{_END_SESSIONS} organization_id = $1 AND token_digest = $2", organization_id, token_digest
     )
+
+
+async def end_unheld_sessions(tx: Tx, organization_id: OrganizationId) -> None:
+    """Ends the organization's session keys whose users may not have them any more: for good, also
+    if they may again. Roles of an external provider are in tokens, with which keys end."""
+    query = f"""
+        {_END_SESSIONS} organization_id = $1 AND user_subject IS NOT NULL AND NOT EXISTS (
+            SELECT FROM organizations o
+            LEFT JOIN users u ON u.provider = o.provider AND u.external_id = user_subject
+            LEFT JOIN memberships m ON m.user_id = u.id AND m.organization_id = o.id
+            WHERE o.id = $1 AND CASE
+                WHEN o.provider = $2 AND m.role = 'admin' THEN true
+                WHEN 'control:edit' = ANY (permissions) THEN o.provider <> $2
+                ELSE o.member_trading AND (o.provider <> $2 OR m.role = 'member')
+            END
+        )
+    """
+    await tx.execute(query, organization_id, LOCAL_PROVIDER)
 
 
 async def end_oldest_sessions(

@@ -193,12 +193,13 @@ async def add_to_baseline(tx: Tx, begun: Sequence[str], added: Decimal) -> None:
         VALUES ($1::text::uuid, $2::text::uuid, $3::text::date, $4, $5::text::numeric,
             $6::text::jsonb)
         ON CONFLICT (account_id) DO UPDATE
-        SET day = excluded.day, timezone = excluded.timezone, unpriced = excluded.unpriced,
-            recorded_at = clock_timestamp(),
-            halted = b.halted AND (b.day, b.timezone) = (excluded.day, excluded.timezone),
-            result = CASE WHEN (b.day, b.timezone) = (excluded.day, excluded.timezone)
-                THEN b.result + $7
-                          ELSE excluded.result END
+        SET day = CASE WHEN b.timezone = excluded.timezone
+                THEN greatest(b.day, excluded.day) ELSE excluded.day END,
+            timezone = excluded.timezone,
+            unpriced = excluded.unpriced, recorded_at = clock_timestamp(),
+            halted = b.halted AND b.timezone = excluded.timezone AND b.day >= excluded.day,
+            result = CASE WHEN b.timezone = excluded.timezone AND b.day >= excluded.day
+                THEN b.result + $7 ELSE excluded.result END
     """
     await tx.execute(query, *begun, added)
 

@@ -27,7 +27,8 @@ class HeldResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DailyBaseline(FrozenStruct):
-    """The result that a day's result is counted from."""
+    """The result that a day's result is counted from. Days only go forward, whatever a clock does:
+    a later day's holds until its day has passed."""
 
     day: date
     timezone: str
@@ -101,7 +102,7 @@ class AccountResults:
         result of today."""
         begun = self.begin_day(account_id, timezone, now)
         known = self.baselines.get(account_id)
-        if known is None or (known.day, known.timezone) != (begun.day, begun.timezone):
+        if known is None or known.timezone != begun.timezone or known.day < begun.day:
             return ZERO, begun
         openings = self._openings.get(account_id, {})
         result = begun.result

@@ -215,7 +215,8 @@ def keep_budgets(used: Iterable[KeyUse]) -> Statement:
 
 
 def record_baselines(rows: Sequence[tuple[str, ...]]) -> Statement:
-    """Rows of `baseline_rows`. The first of a day stays."""
+    """Rows of `baseline_rows`. The first of a day stays, and a
+    later day does."""
     sql = """
         INSERT INTO daily_baselines AS b (account_id, organization_id, day, timezone, result,
             unpriced)
@@ -228,6 +229,6 @@ def record_baselines(rows: Sequence[tuple[str, ...]]) -> Statement:
         SET day = excluded.day, timezone = excluded.timezone, result = excluded.result,
             unpriced = excluded.unpriced,
             halted = false, recorded_at = clock_timestamp()
-        WHERE (b.day, b.timezone) IS DISTINCT FROM (excluded.day, excluded.timezone)
+        WHERE b.timezone <> excluded.timezone OR b.day < excluded.day
     """
     return Statement(sql, tuple(map(pack_array, zip(*rows, strict=True))))
