@@ -23,13 +23,15 @@ STOPS = {
     ("POST", "/v1/controls/organization/halt"),
 }
 VALIDATE = "/api/v1/auth/api-key/validate"
+FAILURES_A_SECOND = 20
+TOKEN_SECONDS = 1 / FAILURES_A_SECOND
 
 pytestmark = pytest.mark.deadline
 
 
 @pytest.fixture(scope="module")
 def platform(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    limits = {"RATE_LIMIT_READS": "20/400", "RATE_LIMIT_FAILURES": "20/400"}
+    limits = {"RATE_LIMIT_READS": "20/400", "RATE_LIMIT_FAILURES": f"{FAILURES_A_SECOND}/400"}
     with databases() as urls:
         settings = {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal()}
         with serving(
@@ -107,16 +109,23 @@ def test_at_every_route_a_verified_key_passes_the_limit_and_an_unknown_one_where
         for method, path in routes:
             use_up(here)
             path_asked = path.replace("{", "").replace("}", "")
-            assert here.ask(method, path_asked, {"x-api-key": real}).status_code != 429, (
-                method,
-                path,
-            )
-            guesses = [make_key(Environment.PAPER).reveal() for _ in range(3)]
-            statuses = [
-                here.ask(method, path_asked, {"x-api-key": guess}).status_code for guess in guesses
-            ]
-            # A token may have come back for one of them.
-            assert statuses.count(401 if (method, path) in STOPS else 429) >= 2, (method, path)
+            answer = here.ask(method, path_asked, {"x-api-key": real})
+            assert answer.status_code != 429, (method, path)
+            expected = 401 if (method, path) in STOPS else 429
+            assert guess_beyond_the_limit(here, method, path_asked).count(expected) >= 2, path
+
+
+def guess_beyond_the_limit(here: RawHttp, method: str, path: str) -> list[int]:
+    """The answers to three guesses, of which a token came back for one at most: on a busy host it
+    may come back for two, and then others are tried."""
+    for _ in range(20):
+        use_up(here)
+        guesses = [make_key(Environment.PAPER).reveal() for _ in range(3)]
+        began = time.monotonic()
+        answers = [here.ask(method, path, {"x-api-key": guess}).status_code for guess in guesses]
+        if time.monotonic() - began < TOKEN_SECONDS:
+            return answers
+    raise AssertionError("three guesses took longer than a token")
 
 
 def refused_key(platform: Platform, line: RawHttp) -> str:
