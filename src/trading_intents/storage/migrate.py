@@ -348,6 +348,7 @@ async def connected(url: Secret) -> AsyncIterator[Any]:
             url.reveal(), timeout=CONNECT_LIMIT_SECONDS, command_timeout=ANSWER_LIMIT_SECONDS
         )
     try:
+        await connection.execute(f"SET {database.NO_JIT}")
         yield connection
     except asyncpg.InsufficientPrivilegeError as error:
         raise StartupRefused(_may_not(error)) from error
