@@ -146,7 +146,7 @@ def until_calm(processes: WorkerProcesses) -> None:
         waiting = processes.tables.value(
             """
                 SELECT count(*) FROM orders
-                WHERE uncovered_since IS NOT NULL OR finished_at IS NULL AND order_status IN
+                WHERE finished_at IS NULL AND order_status IN
             """
             " ('PENDING_NEW', 'UNKNOWN', 'PENDING_REPLACE', 'PENDING_CANCEL')"
         )
