@@ -150,11 +150,12 @@ class Books:
     async def unprotected(self) -> frozenset[str]:
         """As every reader sees it; the last event of each such order must say the same."""
         async with self.database.worker.transaction(read_only=True) as tx:
-            found = await find_unprotected(tx, self.accounts[0])
+            found = frozenset(await find_unprotected(tx, self.accounts[0]))
         published = {
             event.order_id: "unprotected" in event.flags
             for event in await self.events()
             if isinstance(event, trading_pb2.BrokerOrder)
+            and event.account_id == str(self.accounts[0])
         }
         assert {order_id for order_id, is_flagged in published.items() if is_flagged} == found
         rows = await self.owner.fetch(
@@ -169,8 +170,9 @@ class Books:
             """
                 UPDATE orders SET uncovered_since = uncovered_since - interval '5 s',
                     updated_at = updated_at - interval '5 s'
-                WHERE uncovered_since IS NOT NULL
-            """
+                WHERE uncovered_since IS NOT NULL AND account_id = ANY ($1)
+            """,
+            self.accounts,
         )
 
     async def trades(self, order: Sent) -> dict[str, dict[str, Any]]:

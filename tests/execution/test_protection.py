@@ -1,30 +1,20 @@
 """An entry is unprotected while its position is more than all working orders that close it, and
 every reader learns of a change from the transaction that made it."""
 
-from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import pytest
 
-from tests.conftest import Urls
-from tests.execution.ledger_invariants import assert_true_books
+from tests.execution.api_only_platform import ApiOnlyPlatform
 from tests.execution.linked_orders import group_orders
-from tests.execution.recorded_orders import Books, Sent, fill, open_books, reported
+from tests.execution.recorded_orders import Books, Sent, fill, reported
 from trading_intents.brokers.port import EventKind
 from trading_intents.ids import OrganizationId
 from trading_intents.orders.events import retained_orders
-from trading_intents.storage.database import Database
 from trading_intents.stream import trading_pb2
 from trading_intents.trading import EXITS, Leg
 
 E = EventKind
-
-
-@pytest.fixture
-async def books(urls: Urls, database: Database) -> AsyncIterator[Books]:
-    async with open_books(urls, database) as opened:
-        yield opened
-        await assert_true_books(database)
 
 
 async def bare_entry(books: Books, side: str = "BUY") -> Sent:
@@ -152,3 +142,19 @@ async def test_a_new_subscriber_is_shown_it(books: Books) -> None:
                 flags[order.order_id] = list(order.flags)
     assert flags.pop(str(entry.order_id)) == ["unprotected"]
     assert list(flags.values()) == [[], []]
+
+
+async def test_lists_and_reads_show_it_and_find_it(
+    shown: Books, api_platform: ApiOnlyPlatform
+) -> None:
+    entry = await flagged_entry(shown)
+    (account,) = shown.accounts
+    (found,) = api_platform.pages(account, "orders", flag="unprotected")
+    assert found == api_platform.read(account, f"orders/{entry.order_id}")
+    assert (found["order_id"], found["flags"]) == (str(entry.order_id), ["unprotected"])
+    assert found in list(api_platform.pages(account, "orders", limit=1))
+    assert list(api_platform.pages(account, "orders", flag="unprotected", state="OPEN")) == []
+    stop = await shown.create("100", limit="9", side="SELL")
+    await shown.record(reported(E.ACCEPTED, stop))
+    assert list(api_platform.pages(account, "orders", flag="unprotected")) == []
+    assert api_platform.read(account, f"orders/{entry.order_id}")["flags"] == []

@@ -1,6 +1,6 @@
 """The rows of orders, trades and commands, and what is read of them. Never decides."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -366,9 +366,11 @@ async def read_covers(tx: Tx, account_ids: Sequence[UUID]) -> list[Cover]:
     return [msgspec.json.decode(text, type=Cover) for (text,) in rows]
 
 
-async def find_unprotected(tx: Tx, account_id: UUID) -> frozenset[IdText]:
-    covers = await read_covers(tx, [account_id])
-    return frozenset().union(*(cover.unprotected() for cover in covers))
+async def find_unprotected(tx: Tx, account_id: UUID) -> list[IdText]:
+    found: list[IdText] = []
+    for cover in await read_covers(tx, [account_id]):
+        found += sorted(cover.unprotected())
+    return found
 
 
 ORDERS = pages.SeqLog("orders", "create_seq", "created_at")
@@ -444,7 +446,7 @@ class OrderFilter:
             or self.intent_id
             or self.client_reference_id
             or self.parent_intent_id
-            or self.flag is OrderFlag.UNPROTECTED
+            or self.flag
         ):
             return True
         return self.listed is not None and not self.listed.final
@@ -456,11 +458,12 @@ async def list_orders(
     seqs: pages.SeqRange,
     wanted: OrderFilter,
     page: pages.PageRequest,
-    unprotected: Collection[IdText] | None = None,
+    unprotected: Sequence[IdText] | None = None,
 ) -> list[ListedOrder]:
     """By the seq of their CREATEs, which commit in that order; of `unprotected` alone where they
     are given. Only what is asked for is in the statement, so that one plan for all values can go by
     its index."""
+    derived = (None, OrderFlag.UNPROTECTED)
     conditions = (
         ("created_at >=", wanted.created.start),
         ("created_at <", wanted.created.end),
@@ -468,8 +471,8 @@ async def list_orders(
         ("order_id =", wanted.intent_id),
         ("client_reference_id =", wanted.client_reference_id),
         ("parent_order_id =", wanted.parent_intent_id),
-        ("flags @>", [wanted.flag] if wanted.flag and unprotected is None else None),
-        ("order_id = ANY", unprotected),
+        ("flags <> '{}' AND flags @>", None if wanted.flag in derived else [wanted.flag]),
+        ("uncovered_since IS NOT NULL AND order_id = ANY", unprotected),
     )
     arguments: list[object] = [account_id, *seqs, page.limit + 1]
     narrowed = [_NARROWED]

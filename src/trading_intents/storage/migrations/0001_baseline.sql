@@ -1011,6 +1011,7 @@ CREATE INDEX orders_by_reference ON orders (account_id, client_reference_id, cre
 WHERE client_reference_id IS NOT NULL;
 CREATE INDEX orders_by_parent ON orders (account_id, parent_order_id, create_seq)
 WHERE parent_order_id IS NOT NULL;
+CREATE INDEX orders_flagged ON orders (account_id, create_seq) WHERE flags <> '{}';
 CREATE INDEX orders_uncovered ON orders (account_id, symbol) WHERE uncovered_since IS NOT NULL;
 CREATE INDEX orders_to_look_up ON orders (account_id, lookup_due_at)
 WHERE lookup_due_at IS NOT NULL;
