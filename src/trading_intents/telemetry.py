@@ -328,7 +328,7 @@ class Metrics:
         )
         self.unprotected_entries = self._gauge(
             "ti_execution_unprotected_entries",
-            "Entries of the leased accounts whose positions are more than what works to close them.",
+            "Entries of leased accounts whose positions are more than what works to close them.",
         )
         self.execution_lookups = self._counter(
             "ti_execution_lookups_total", "Look-ups of orders, by what was found.", "found"

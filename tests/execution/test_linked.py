@@ -192,7 +192,7 @@ async def test_one_cancels_other_counts_once_and_is_never_unprotected(books: Boo
 
 
 async def derive_later(books: Books, entry: Sent) -> RecordedAccount:
-    """What the worker does with such orders after five seconds."""
+    """Derives such orders again, as the worker does after five seconds."""
     await books.wait_until_uncovered()
     return await books.record(reported(E.STATUS, entry, key=uuid4().hex))
 

@@ -135,9 +135,7 @@ class Reconciler:
                 free.append(account_id)
         now = self._clock.monotonic()
         is_second = now - self._polled_seconds >= POLL_SECONDS - POLL_SLACK_SECONDS
-        if not sessions:
-            self._metrics.unprotected_entries.set(0)
-        if not sessions or not (free or is_second):
+        if not (free or is_second):
             return
         overdue = OverdueWork()
         # A look-up that ends while this is read may be read as still due.

@@ -113,7 +113,7 @@ def _with_overfill(views: list[OrderView], quantity: Decimal) -> list[OrderView]
 
 
 def is_left_open(entry: OrderSide, quantity: Decimal, working: OpenSums) -> bool:
-    """Whether a position, opened by an entry of that side, is more than the broker works to close."""
+    """Whether a position that an entry of that side opened is more than what works to close it."""
     if entry is OrderSide.BUY:
         return quantity > working.sell
     return quantity.copy_negate() > working.buy

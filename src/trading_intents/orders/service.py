@@ -48,7 +48,9 @@ class Orders:
             unprotected = None
             if wanted.flag is OrderFlag.UNPROTECTED:
                 unprotected = await store.find_unprotected(tx, account.id)
-            rows = await store.list_orders(tx, account.id, scanned, wanted, page, unprotected)
+            rows = await store.list_orders(
+                tx, account.id, scanned, wanted, page, unprotected=unprotected
+            )
             await _add_unprotected(tx, account.id, rows)
         if len(rows) > page.limit:
             return FoundOrders(rows[: page.limit], rows[page.limit - 1].create_seq)

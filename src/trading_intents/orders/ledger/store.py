@@ -2,6 +2,7 @@
 Never decides."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
@@ -190,21 +191,22 @@ class _Found(msgspec.Struct):
     fact: StoredFact | None = None
 
 
-class Ledger(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
     """The rows that were locked and read; commands beside those of the orders that are locked."""
 
-    commands: list[CommandRow]
-    facts: list[StoredFact]
-    covers: dict[AccountName, Cover]
-    histories: dict[IdText, OrderHistory]
-    positions: dict[AccountName, PositionRow]
+    commands: list[CommandRow] = field(default_factory=list)
+    facts: list[StoredFact] = field(default_factory=list)
+    histories: dict[IdText, OrderHistory] = field(default_factory=dict)
+    positions: dict[AccountName, PositionRow] = field(default_factory=dict)
+    covers: dict[AccountName, Cover] = field(default_factory=dict)
     now: datetime
 
 
 def parse_ledger(replies: Sequence[Reply]) -> Ledger:
     _, found, histories, positions, covers, clock = replies
     [now] = clock.parse(datetime)
-    ledger = Ledger([], [], {}, {}, {}, now)
+    ledger = Ledger(now=now)
     for match in found.parse(_Found):
         if match.command:
             ledger.commands.append(match.command)
