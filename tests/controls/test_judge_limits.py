@@ -17,6 +17,7 @@ from trading_intents.controls.limits.model import (
     LimitOwner,
     LimitState,
     TradingLimits,
+    added_notional,
     judge,
     judge_again,
 )
@@ -246,6 +247,32 @@ def test_before_a_send_only_what_needs_no_state_is_judged_again() -> None:
         "allowed_symbols",
     ]
     assert reasons(order(SELL, limit_price="5")) == ["max_order_quantity", "allowed_symbols"]
+
+
+@given(
+    versions=st.lists(
+        st.tuples(
+            st.decimals(min_value="0.01", max_value=1_000, places=2),
+            st.none() | st.decimals(min_value="0.01", max_value=1_000, places=2),
+            st.decimals(min_value="0.01", max_value=1_000, places=2),
+        ),
+        min_size=1,
+        max_size=9,
+    )
+)
+def test_the_versions_of_an_order_add_up_to_its_dearest_when_it_was_accepted(
+    versions: list[tuple[Decimal, Decimal | None, Decimal]],
+) -> None:
+    counted = ZERO
+    dearest = ZERO
+    for quantity, price, reference in versions:
+        asked = structs.replace(order(), quantity=quantity, limit_price=price, counted=counted)
+        added = added_notional(asked, reference)
+        assert added is not None
+        assert added >= 0
+        counted += added
+        dearest = max(dearest, quantity * max(price or ZERO, reference))
+    assert counted == dearest
 
 
 AMOUNTS = st.decimals(min_value=0, max_value=10**18, places=18, allow_nan=False)

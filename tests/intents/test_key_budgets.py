@@ -205,6 +205,51 @@ def test_a_replace_counts_what_it_adds_and_nothing_is_given_back(
     assert budget.answered(replace(another, limit("9", "100"))) == [], "it adds nothing"
 
 
+def test_a_replace_is_measured_by_what_its_order_counted_then(
+    budget: Budget, second: Platform
+) -> None:
+    budget.set(max_daily_notional="1000")
+    budget.price("0.055", "RISING")
+    intent_id = budget.open(order("1000", "0.04", "RISING"))
+    assert budget.used() == ("55", 1)
+    budget.price("100", "RISING")
+    assert budget.answered(order("1000", "100", "RISING")) == [
+        ("max_daily_notional", "1000", "100055")
+    ]
+    dear = replace(intent_id, limit("1000", "100"))
+    assert budget.answered(dear) == [("max_daily_notional", "1000", "100000")]
+    answer = second.client.post(budget.trader.url, json=dear, headers=budget.trader.headers)
+    assert answer.json()["code"] == "control_rejected", "it is the same in another process"
+    assert budget.answered(replace(intent_id, limit("5", "100"))) == []
+    assert budget.used() == ("500", 2)
+    budget.price("200", "RISING")
+    budget.trader.set_order(intent_id, "NEW")  # refused by the broker: it is counted all the same
+    assert budget.answered(replace(intent_id, limit("2.5", "100"))) == []
+    budget.trader.set_order(intent_id, "NEW")
+    assert budget.answered(replace(intent_id, limit("5", "100"))) == []
+    assert budget.used() == ("1000", 4)
+
+
+def test_a_replace_by_another_key_is_measured_by_what_the_order_counted(
+    budget: Budget, open_client: OpenClient, tenants: Tenants
+) -> None:
+    other = open_budget(tenants, open_client)
+    other.trader.account = budget.trader.account
+    budget.set(max_daily_notional="1000")
+    other.set(max_daily_notional="1000")
+    intent_id = budget.open(order("10", "100"))
+    assert other.answered(replace(intent_id, limit("20.1", "100"))) == [
+        ("max_daily_notional", "1000", "1010")
+    ]
+    again = replace(intent_id, limit("18", "100"))
+    answers = [other.trader.submit(again, idempotency_key="again") for _ in range(2)]
+    assert [each.status_code for each in answers] == [202] * 2
+    assert (budget.used(), other.used()) == (("1000", 1), ("800", 1))
+    budget.trader.set_order(intent_id, "NEW")
+    assert budget.answered(replace(intent_id, limit("18", "100"))) == []
+    assert budget.used() == ("1000", 2), "what the other key's REPLACE counted is not counted again"
+
+
 def test_cancels_and_closes_pass_a_used_budget_and_count_nothing(budget: Budget) -> None:
     budget.set(
         max_orders_per_minute=1,

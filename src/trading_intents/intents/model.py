@@ -128,6 +128,7 @@ class KnownOrder(trading.FrozenStruct, kw_only=True):
     version: int
     command_seq: int
     filled_quantity: Decimal = trading.ZERO
+    counted_notional: Decimal = trading.ZERO  # in days' sums of keys, by all of its group
     is_linked: bool = False
     leg: trading.Leg | None = None
     parent_intent_id: str | None = None

@@ -150,6 +150,7 @@ def known_order(row: OrderRow, others: Iterable[LinkedSpec] = ()) -> KnownOrder:
         version=row.version,
         command_seq=row.command_seq,
         filled_quantity=row.filled_quantity,
+        counted_notional=row.counted_notional,
         is_linked=row.linked,
         leg=row.leg,
         parent_intent_id=row.parent_order_id,

@@ -143,7 +143,7 @@ class AskedOrder(VersionTerms, kw_only=True):
     open_before: Decimal = ZERO  # what the order counts as open now
     open_after: Decimal = ZERO  # what it will count: the larger of its two versions, unfilled
     terms: str = ""  # of a CREATE: what makes another one its duplicate
-    replaced: VersionTerms | None = None  # of a REPLACE: the terms before
+    counted: Decimal = ZERO  # what the versions before it added to days' sums
     leg: Leg | None = None
     legs: tuple["AskedOrder", ...] = ()  # of a CREATE that has some
 
@@ -293,15 +293,13 @@ def _judge_collar(
 
 
 def added_notional(asked: AskedOrder, reference: Decimal | None) -> Decimal | None:
-    """The value that the order adds to a day's sum: a smaller REPLACE nothing. None: no price is
-    known."""
+    """The value that the order adds to a day's sum: of a REPLACE, what its versions before have not
+    added yet. None: no price is known."""
     price = _highest_price(asked, reference)
-    before = asked.replaced
     if price is None:
         return None
     with exact():
-        replaced = before.quantity * (_highest_price(before, reference) or ZERO) if before else ZERO
-        return max(asked.quantity * price - replaced, ZERO)
+        return max(asked.quantity * price - asked.counted, ZERO)
 
 
 def _judge_daily_notional(

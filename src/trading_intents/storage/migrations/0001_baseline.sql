@@ -988,6 +988,8 @@ CREATE TABLE orders (
     absent_at timestamptz,
     -- Made to close a position: by a caller, or by a halt.
     closes boolean NOT NULL DEFAULT false,
+    -- What its versions so far have added to days' sums of keys, together: a REPLACE adds the rest.
+    counted_notional numeric NOT NULL DEFAULT 0,
     -- Of an order that its broker links to another: null, null and true of every other.
     leg text,
     parent_order_id uuid,
