@@ -22,7 +22,7 @@ from trading_intents.controls.limits.model import (
     judge_again,
 )
 from trading_intents.controls.model import Triggered
-from trading_intents.trading import ZERO, OrderKind, OrderSide, Symbol, exact
+from trading_intents.trading import ZERO, Leg, OrderKind, OrderSide, Symbol, exact
 
 NOW = datetime(2026, 1, 5, 15, 0, tzinfo=UTC)
 OWNER = LimitOwner("organization", "account")
@@ -222,6 +222,29 @@ def test_every_level_that_says_no_is_named() -> None:
         ("max_order_quantity", "Symbol"),
         ("max_position_quantity", "Symbol"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "judged"),
+    [
+        ({"max_order_quantity": "9"}, set(Leg)),
+        ({"max_order_notional": "1900"}, {Leg.ONE_CANCELS_OTHER}),
+        ({"max_daily_notional": "1900"}, {Leg.ONE_CANCELS_OTHER}),
+        ({"price_collar_bps": 100}, {Leg.ONE_CANCELS_OTHER, Leg.TAKE_PROFIT}),
+        ({"max_position_quantity": "10"}, set()),
+    ],
+)
+@pytest.mark.parametrize("leg", Leg)
+def test_a_leg_is_judged_alone_as_in_its_group(
+    fields: dict[str, Any], judged: set[Leg], leg: Leg
+) -> None:
+    met = state(reference_price="180")
+    asked = order(limit_price="200", stop_price="190", leg=leg)
+    level = applied(key=limits(**fields))
+    refused = [*fields] if leg in judged else []
+    entry = order(quantity="9", limit_price="180", legs=(asked,))
+    for each in (structs.replace(asked, is_create=False), entry):
+        assert [found.reason for found in judge(level, each, met, NOW)] == refused
 
 
 def test_before_a_send_only_what_needs_no_state_is_judged_again() -> None:

@@ -23,6 +23,16 @@ from tests.raw_http import QuickClient
 from tests.tenants import PLENTY, Tenants
 from tests.waiting import eventually
 from trading_intents.controls.limits.state import statements
+from trading_intents.intents.model import Create, LinkedSpec, Replace, Spec
+from trading_intents.intents.writing.batch import Receipt
+from trading_intents.trading import (
+    Leg,
+    OrderKind,
+    OrderSide,
+    RouteStrategy,
+    Symbol,
+    TimeInForce,
+)
 
 CALLERS = 64
 FULL = {
@@ -460,15 +470,42 @@ async def test_the_orders_of_a_key_without_limits_read_no_budget(
         await local.owner.execute(
             LIMIT, owners[1], local.organization, '{"max_orders_per_minute": 1}'
         )
-        budget = (
-            "INSERT INTO key_budgets (key_id, organization_id, day) VALUES ($1, $2, '2026-01-01')"
-        )
-        await local.owner.execute(budget, local.key, local.organization)
+        await local.owner.execute(BUDGET, local.key, local.organization)
         answers = [await local.submit(local.create(local.accounts[0])) for _ in range(2)]
         assert codes(answers) == ["recorded", "control_rejected"]
         assert reads.call_count == 2
 
 
+async def test_replaces_of_both_of_a_pair_in_one_batch_count_the_dearer_once(urls: Urls) -> None:
+    def spec(kind: OrderKind, **price: str) -> Spec:
+        return Spec(kind=kind, quantity="10", time_in_force=TimeInForce.DAY, **price)
+
+    def bought(price: str, stop_price: str) -> tuple[Spec, Spec]:
+        return (
+            spec(OrderKind.LIMIT, limit_price=price),
+            spec(OrderKind.STOP, stop_price=stop_price),
+        )
+
+    async with open_in_process_writer(urls.login, urls.owner, 1) as local:
+        account = local.accounts[0]
+        await local.owner.execute(
+            LIMIT, str(local.key), local.organization, '{"max_daily_notional": "1300000"}'
+        )
+        await local.owner.execute(BUDGET, local.key, local.organization)
+        limited, stopped = bought("100000", "110000")
+        legs = (LinkedSpec(Leg.ONE_CANCELS_OTHER, stopped),)
+        create = Create(Symbol("DEAR"), OrderSide.BUY, RouteStrategy.SMART, limited, legs)
+        made = await local.submit(local.command(account, create))
+        assert isinstance(made, Receipt)
+        limited, stopped = bought("105000", "120000")
+        both = [Replace(made.legs[0].intent_id, stopped), Replace(made.intent_id, limited)]
+        outcomes = await local.submit_all([local.command(account, each) for each in both])
+        assert codes(outcomes) == ["recorded"] * 2
+        used = "SELECT daily_notional FROM key_budgets WHERE key_id = $1"
+        assert await local.owner.fetchval(used, local.key) == 1_200_000
+
+
+BUDGET = "INSERT INTO key_budgets (key_id, organization_id, day) VALUES ($1, $2, '2026-01-01')"
 LIMIT = (
     "INSERT INTO trading_limits (owner_id, organization_id, rules) VALUES ($1::text::uuid, $2, $3)"
 )

@@ -54,7 +54,14 @@ def check_replace(spec: Spec, order: KnownOrder) -> None:
         closing = next(
             (leg_side(each.leg, order.side) for each in order.others if each.leg), order.side
         )
-    _check_prices(LinkedSpec(order.leg, spec), order.others, closing, pointer)
+    own = LinkedSpec(order.leg, spec)
+    others = [each for each in order.others if not each.has_ended]
+    if not _is_pair(own, order.others):
+        # The price of an entry with a fill is over: a stop may be moved past it.
+        if order.leg is None and order.filled_quantity:
+            return
+        others = [each for each in others if each.leg or not each.has_fill]
+    _check_prices(own, others, closing, pointer)
 
 
 def _check_prices(
@@ -62,7 +69,7 @@ def _check_prices(
 ) -> None:
     """In a group that sells, a stop is below the entry and a profit above it; in one that buys, the
     reverse."""
-    is_pair = any(each.leg is Leg.ONE_CANCELS_OTHER for each in (own, *others))
+    is_pair = _is_pair(own, others)
     for name, price in _prices(own.spec):
         for other in others:
             distance = _rank(own, is_pair) - _rank(other, is_pair)
@@ -75,6 +82,10 @@ def _check_prices(
                         f"{theirs}"
                     )
                     raise ValidationFailed.at(f"{pointer}/{name}", detail)
+
+
+def _is_pair(own: LinkedSpec, others: Sequence[LinkedSpec]) -> bool:
+    return any(each.leg is Leg.ONE_CANCELS_OTHER for each in (own, *others))
 
 
 def _rank(order: LinkedSpec, is_pair: bool) -> int:

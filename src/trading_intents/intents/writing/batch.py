@@ -282,9 +282,7 @@ def _record(
     )
 
 
-def _note_pending(
-    order: OrderRow, action_type: ActionType, seq: int, counted: Decimal
-) -> OrderRow:
+def _note_pending(order: OrderRow, action_type: ActionType, seq: int, counted: Decimal) -> OrderRow:
     is_cancel = action_type is ActionType.CANCEL
     return structs.replace(
         order,

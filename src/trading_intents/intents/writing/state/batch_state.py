@@ -9,6 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 import msgspec
+from msgspec import structs
 
 from trading_intents.brokers.registry import Registry
 from trading_intents.clock import Clock, rfc3339
@@ -25,7 +26,6 @@ from trading_intents.intents.model import (
     Create,
     EarlierAction,
     KnownOrder,
-    LinkedSpec,
     NewOrder,
     Replace,
     Spec,
@@ -185,11 +185,12 @@ class BatchState:
 
     def _known(self, row: OrderRow) -> KnownOrder:
         """With the others of its group, and what this batch asks for of them."""
-        members = self.groups.get(row.order_id, ())
-        others = [each for _, each in members]
-        for order_id, each in members:
-            if order_id in self.replacing:
-                others.append(LinkedSpec(each.leg, self.replacing[order_id]))
+        members = self.groups.get(row.order_id, [])
+        others = [*members]
+        for each in members:
+            if spec := self.replacing.get(each.order_id):
+                counted = self.orders[each.order_id].counted_notional
+                others.append(structs.replace(each, spec=spec, counted_notional=counted))
         return store.known_order(row, others)
 
 
