@@ -7,7 +7,7 @@ from decimal import Decimal
 from trading_intents.brokers.port import Capabilities, LinkedOrders
 from trading_intents.errors import ValidationFailed, either
 from trading_intents.intents.model import SPEC_PRICES, Create, KnownOrder, LinkedSpec, Spec
-from trading_intents.trading import Leg, OrderSide, TimeInForce
+from trading_intents.trading import Leg, OrderSide, TimeInForce, amount_text
 
 EXITS_POINTER = "/command/payload/exits"
 PAIR_POINTER = "/command/payload/one_cancels_other"
@@ -79,7 +79,7 @@ def _check_prices(
                     where = "above" if is_above else "below"
                     detail = (
                         f"must be {where} the {other_name} of {_NAMES[other.leg]}, which is "
-                        f"{theirs}"
+                        f"{amount_text(theirs)}"
                     )
                     raise ValidationFailed.at(f"{pointer}/{name}", detail)
 
