@@ -343,9 +343,7 @@ def test_a_wrong_price_is_answered_with_the_one_that_it_must_pass(
     assert detail == "must be below the limit_price of the take profit, which is 9"
     tiny = "0.000000000000000001"
     swapped = bracket(market(), take_profit={"limit_price": tiny}, stop_loss={"stop_price": "10"})
-    assert (
-        trading_client.submit(swapped).json()["errors"][0]["detail"].endswith(f"which is {tiny}")
-    )
+    assert trading_client.submit(swapped).json()["errors"][0]["detail"].endswith(f"which is {tiny}")
 
 
 def test_a_broker_without_linked_orders_refuses_before_anything_is_written(

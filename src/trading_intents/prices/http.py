@@ -10,7 +10,13 @@ from trading_intents.identity.model import ApiKeyPrincipal
 from trading_intents.prices import model
 from trading_intents.prices.service import ReferencePrices
 from trading_intents.trading import Environment, parse_symbol
-from trading_intents.web.body import Amount, read_amount, read_choice, read_symbol
+from trading_intents.web.body import (
+    Amount,
+    named_environment,
+    read_amount,
+    read_choice,
+    read_symbol,
+)
 from trading_intents.web.paging import PAGE_PARAMETERS, Listing, make_cursor, read_page
 from trading_intents.web.request import Answer, Request, answer_json, show_as
 from trading_intents.web.routes import Operation, Parameter, Route, Tag
@@ -77,6 +83,7 @@ def price_routes(
     @Operation(tag=Tag.PRICES, body=NewReferencePrice, answer=SymbolPrice, errors=(LimitReached,))
     async def post_reference_price(request: Request) -> Answer:
         """Post a symbol's reference price."""
+        _check_environment(request, named_environment(request.json))
         body = request.body(NewReferencePrice, {"price"})
         environment = _permitted(request, body.environment, "/environment")
         symbol = read_symbol("", request.params["symbol"])
@@ -112,16 +119,21 @@ def _asked_environment(request: Request) -> Environment:
 
 def _permitted(request: Request, named: Environment | None, pointer: str) -> Environment:
     """An API key has one environment; everyone else names it."""
+    _check_environment(request, named)
     principal = caller_of(request).principal
     if isinstance(principal, ApiKeyPrincipal):
-        if named not in (None, principal.environment):
-            raise Forbidden(
-                f"the API key is of environment {principal.environment}, the prices of {named}"
-            )
         return principal.environment
     if named is None:
         raise ValidationFailed.at(pointer, ENVIRONMENT_RULE)
     return named
+
+
+def _check_environment(request: Request, named: Environment | None) -> None:
+    principal = caller_of(request).principal
+    if isinstance(principal, ApiKeyPrincipal) and named not in (None, principal.environment):
+        raise Forbidden(
+            f"the API key is of environment {principal.environment}, the prices of {named}"
+        )
 
 
 def _show(price: model.ReferencePrice) -> SymbolPrice:
