@@ -289,9 +289,10 @@ def test_the_days_sum_runs_on_over_changes_and_ends_at_midnight_in_utc(budget: B
     budget.set(max_daily_notional="1000")
     assert budget.answered(order("10")) == []
     assert budget.call("DELETE").status_code == 204
-    assert budget.trader.submit(order("10")).status_code == 202, "no limit, no count"
-    budget.set(max_daily_notional="1500")
-    assert budget.answered(order("5.1")) == [("max_daily_notional", "1500", "1510")]
+    assert budget.trader.submit(order("10")).status_code == 202
+    budget.set(max_daily_notional="2500")
+    assert budget.used() == ("2000", 2), "it ran on while there was no limit"
+    assert budget.answered(order("5.1")) == [("max_daily_notional", "2500", "2510")]
     assert budget.answered(order("5")) == []
     query = (
         "UPDATE key_budgets SET day = day - 1, seconds = '{\"1\": 5}' WHERE key_id = $1::text::uuid"
@@ -300,6 +301,20 @@ def test_the_days_sum_runs_on_over_changes_and_ends_at_midnight_in_utc(budget: B
     assert budget.used() == ("0", 0)
     assert budget.answered(order("15")) == []
     assert budget.used() == ("1500", 1)
+
+
+def test_a_limit_that_is_put_at_noon_counts_what_was_sent_before(budget: Budget) -> None:
+    budget.set(max_orders_per_minute=60)
+    first = budget.open(order("10"))
+    assert budget.trader.submit(order("2", "150")).status_code == 202
+    assert budget.call("DELETE").status_code == 204
+    assert budget.trader.submit(replace(first, limit("11", "100"))).status_code == 202
+    budget.set(max_daily_notional="2000")
+    assert budget.used() == ("1400", 3)
+    assert budget.answered(order("6.1")) == [("max_daily_notional", "2000", "2010")]
+    budget.trader.set_order(first, "NEW")
+    assert budget.answered(replace(first, limit("17", "100"))) == []
+    assert budget.used() == ("2000", 4)
 
 
 def test_a_removed_key_leaves_nothing_behind(budget: Budget) -> None:
@@ -477,7 +492,7 @@ async def test_the_orders_of_a_key_without_limits_read_no_budget(
 
 
 async def test_replaces_of_both_of_a_pair_in_one_batch_count_the_dearer_once(urls: Urls) -> None:
-    def spec(kind: OrderKind, **price: str) -> Spec:
+    def spec(kind: OrderKind, **price: Any) -> Spec:
         return Spec(kind=kind, quantity="10", time_in_force=TimeInForce.DAY, **price)
 
     def bought(price: str, stop_price: str) -> tuple[Spec, Spec]:
@@ -505,7 +520,10 @@ async def test_replaces_of_both_of_a_pair_in_one_batch_count_the_dearer_once(url
         assert await local.owner.fetchval(used, local.key) == 1_200_000
 
 
-BUDGET = "INSERT INTO key_budgets (key_id, organization_id, day) VALUES ($1, $2, '2026-01-01')"
+BUDGET = """
+    INSERT INTO key_budgets (key_id, organization_id, day) VALUES ($1, $2, '2026-01-01')
+    ON CONFLICT DO NOTHING
+"""
 LIMIT = (
     "INSERT INTO trading_limits (owner_id, organization_id, rules) VALUES ($1::text::uuid, $2, $3)"
 )
