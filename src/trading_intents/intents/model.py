@@ -46,6 +46,7 @@ class LinkedSpec(trading.FrozenStruct):
 
     leg: trading.Leg | None  # None: the one that the others are legs of
     spec: Spec
+    has_fill: bool = False
 
 
 class LinkedOrder(LinkedSpec, kw_only=True):
@@ -54,7 +55,6 @@ class LinkedOrder(LinkedSpec, kw_only=True):
 
     order_id: str
     counted_notional: Decimal
-    has_fill: bool
     has_ended: bool
 
 

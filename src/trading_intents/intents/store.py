@@ -217,9 +217,9 @@ def parse_groups(rows: Iterable[Sequence[str]]) -> Groups:
         other = LinkedOrder(
             row.leg,
             _spec_of(row),
+            row.filled_quantity > 0,
             order_id=row.order_id,
             counted_notional=row.counted_notional,
-            has_fill=row.filled_quantity > 0,
             has_ended=row.finished_at is not None,
         )
         group = found.setdefault(order_id, [])

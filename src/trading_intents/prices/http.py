@@ -4,7 +4,7 @@ import msgspec
 
 from trading_intents.accounts.http import find_account
 from trading_intents.accounts.service import Accounts
-from trading_intents.errors import Forbidden, LimitReached, NotFound, ValidationFailed, either
+from trading_intents.errors import LimitReached, NotFound, ValidationFailed, either
 from trading_intents.identity.access import Gate, caller_of, organization_of
 from trading_intents.identity.model import ApiKeyPrincipal
 from trading_intents.prices import model
@@ -83,9 +83,9 @@ def price_routes(
     @Operation(tag=Tag.PRICES, body=NewReferencePrice, answer=SymbolPrice, errors=(LimitReached,))
     async def post_reference_price(request: Request) -> Answer:
         """Post a symbol's reference price."""
-        _check_environment(request, named_environment(request.json))
+        write.permit_object(request, named_environment(request.json))
         body = request.body(NewReferencePrice, {"price"})
-        environment = _permitted(request, body.environment, "/environment")
+        environment = _permitted(request, write, body.environment, "/environment")
         symbol = read_symbol("", request.params["symbol"])
         price = read_amount("/price", body.price)
         return answer_json(
@@ -95,7 +95,7 @@ def price_routes(
     async def asked_market(request: Request) -> model.PriceMarket:
         named = request.query.get("account_id")
         if named is None:
-            return model.markets_of(_asked_environment(request))[0]
+            return model.markets_of(_asked_environment(request, read))[0]
         account = await find_account(request, read, accounts, named)
         if request.query.get("environment", account.environment) != account.environment:
             raise ValidationFailed.at(
@@ -111,29 +111,23 @@ def price_routes(
     )
 
 
-def _asked_environment(request: Request) -> Environment:
+def _asked_environment(request: Request, gate: Gate) -> Environment:
     text = request.query.get("environment")
     named = None if text is None else read_choice("?environment", text, Environment)
-    return _permitted(request, named, "?environment")
+    return _permitted(request, gate, named, "?environment")
 
 
-def _permitted(request: Request, named: Environment | None, pointer: str) -> Environment:
+def _permitted(
+    request: Request, gate: Gate, named: Environment | None, pointer: str
+) -> Environment:
     """An API key has one environment; everyone else names it."""
-    _check_environment(request, named)
+    gate.permit_object(request, named)
     principal = caller_of(request).principal
     if isinstance(principal, ApiKeyPrincipal):
         return principal.environment
     if named is None:
         raise ValidationFailed.at(pointer, ENVIRONMENT_RULE)
     return named
-
-
-def _check_environment(request: Request, named: Environment | None) -> None:
-    principal = caller_of(request).principal
-    if isinstance(principal, ApiKeyPrincipal) and named not in (None, principal.environment):
-        raise Forbidden(
-            f"the API key is of environment {principal.environment}, the prices of {named}"
-        )
 
 
 def _show(price: model.ReferencePrice) -> SymbolPrice:

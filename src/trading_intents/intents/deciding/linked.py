@@ -54,13 +54,8 @@ def check_replace(spec: Spec, order: KnownOrder) -> None:
         closing = next(
             (leg_side(each.leg, order.side) for each in order.others if each.leg), order.side
         )
-    own = LinkedSpec(order.leg, spec)
+    own = LinkedSpec(order.leg, spec, order.filled_quantity > 0)
     others = [each for each in order.others if not each.has_ended]
-    if not _is_pair(own, order.others):
-        # The price of an entry with a fill is over: a stop may be moved past it.
-        if order.leg is None and order.filled_quantity:
-            return
-        others = [each for each in others if each.leg or not each.has_fill]
     _check_prices(own, others, closing, pointer)
 
 
@@ -69,9 +64,11 @@ def _check_prices(
 ) -> None:
     """In a group that sells, a stop is below the entry and a profit above it; in one that buys, the
     reverse."""
-    is_pair = _is_pair(own, others)
+    is_pair = any(each.leg is Leg.ONE_CANCELS_OTHER for each in (own, *others))
     for name, price in _prices(own.spec):
         for other in others:
+            if not is_pair and any(each.leg is None and each.has_fill for each in (own, other)):
+                continue  # the entry's price is over: a stop may be moved past it
             distance = _rank(own, is_pair) - _rank(other, is_pair)
             is_above = (distance > 0) is not (closing is OrderSide.BUY)
             for other_name, theirs in _prices(other.spec) if distance else ():
@@ -82,10 +79,6 @@ def _check_prices(
                         f"{amount_text(theirs)}"
                     )
                     raise ValidationFailed.at(f"{pointer}/{name}", detail)
-
-
-def _is_pair(own: LinkedSpec, others: Sequence[LinkedSpec]) -> bool:
-    return any(each.leg is Leg.ONE_CANCELS_OTHER for each in (own, *others))
 
 
 def _rank(order: LinkedSpec, is_pair: bool) -> int:

@@ -37,7 +37,7 @@ from trading_intents.intents.writing.state.batch_state import (
     NOTHING,
     BatchDependencies,
     BatchState,
-    Counted,
+    CountedOrder,
     read_state,
 )
 from trading_intents.orders.model import OrderStatus
@@ -180,7 +180,7 @@ def _append(
     state: BatchState,
     submission: Submission,
     accepted: Accepted,
-    counted: Counted,
+    counted: CountedOrder,
     make_id: IdTextMaker,
 ) -> tuple[Receipt, list[Effect]]:
     """An action, and the CREATEs of its legs right behind it."""
@@ -211,7 +211,11 @@ def _append(
 
 
 def _append_one(
-    state: BatchState, submission: Submission, accepted: Accepted, intent_id: str, counted: Counted
+    state: BatchState,
+    submission: Submission,
+    accepted: Accepted,
+    intent_id: str,
+    counted: CountedOrder,
 ) -> Append:
     account = state.rules[submission.organization_id].accounts[submission.account_id]
     seq, previous = state.heads[submission.account_id]

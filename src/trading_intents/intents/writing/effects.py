@@ -184,7 +184,8 @@ _APPEND = """
                symbol, order_type, order_side, time_in_force, route_strategy, quantity, limit_price,
                stop_price, trail_amount, trail_bps, leg, nullif(group_id, intent_id),
                coalesce(leg, 'one_cancels_other') = 'one_cancels_other', group_id IS NOT NULL,
-               client_reference_id, $1::timestamptz, $1::timestamptz, $1::timestamptz, closes, counted
+               client_reference_id, $1::timestamptz, $1::timestamptz, $1::timestamptz, closes,
+               counted
         FROM new WHERE action_type = 'CREATE'
     ),
     exposed AS (

@@ -60,7 +60,7 @@ class BatchDependencies:
     recent: RecentByAccount = field(default_factory=dict)  # what limits need of the accounts' logs
 
 
-class Counted(NamedTuple):
+class CountedOrder(NamedTuple):
     """The quantity by which a command changes what is open, and what the versions of its order have
     added to days' sums, with it."""
 
@@ -68,7 +68,7 @@ class Counted(NamedTuple):
     notional: Decimal
 
 
-NOTHING = Counted("0", ZERO)
+NOTHING = CountedOrder("0", ZERO)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -150,12 +150,12 @@ class BatchState:
 
     def count(
         self, submission: Submission, accepted: Accepted, order: KnownOrder | None
-    ) -> Counted:
+    ) -> CountedOrder:
         """Counts it for the commands that follow in the batch."""
         if accepted.action_type is ActionType.CANCEL:
             return NOTHING
         if order is None and not self.limits.counts and not self.holdings:
-            return Counted(accepted.spec.quantity, ZERO)
+            return CountedOrder(accepted.spec.quantity, ZERO)
         asked = asked_order(accepted, order)
         key = (submission.account_id, accepted.symbol)
         added = self.limits.accept(
@@ -163,7 +163,7 @@ class BatchState:
         )
         if held := self.holdings.get(key):
             self.holdings[key] = held.with_order(asked.side, asked.opens, asked.is_create)
-        return Counted(str(asked.opens), EXACT.add(asked.counted, added))
+        return CountedOrder(str(asked.opens), EXACT.add(asked.counted, added))
 
     def move(
         self,
