@@ -534,8 +534,8 @@ GRANT SELECT ON trading_limits TO ti_worker;
 CREATE CONSTRAINT TRIGGER rules_changed AFTER INSERT OR UPDATE OR DELETE ON trading_limits
 DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_rule_change();
 
--- What API keys with limits have used: orders of the last minute by second, and the day's notional,
--- in UTC.
+-- What API keys with limits, now or before, have used: orders of the last minute by second, and the
+-- day's notional, in UTC.
 CREATE TABLE key_budgets (
     key_id uuid PRIMARY KEY REFERENCES api_keys ON DELETE CASCADE,
     organization_id uuid NOT NULL REFERENCES organizations,
@@ -550,6 +550,8 @@ CREATE POLICY service ON key_budgets TO ti_service
 CREATE POLICY worker ON key_budgets FOR SELECT TO ti_worker USING (true);
 GRANT SELECT, INSERT, UPDATE ON key_budgets TO ti_service;
 GRANT SELECT ON key_budgets TO ti_worker;
+CREATE CONSTRAINT TRIGGER rules_added AFTER INSERT ON key_budgets
+DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_rule_change();
 
 -- `result` is realized and unrealized when the day began in `timezone`, or when it was first judged
 -- that day. `halted`: the loss was reached, and the account halted for it, which happens once for a
