@@ -132,7 +132,7 @@ async def find_order(tx: Tx, account_id: UUID, order_id: UUID) -> KnownOrder | N
     if not row.linked:
         return known_order(row)
     (groups,) = await PoolTransaction(tx).run([read_groups([row.order_id])])
-    return known_order(row, parse_groups(groups.texts())[row.order_id])
+    return known_order(row, parse_groups(groups.texts()).get(row.order_id, ()))
 
 
 def known_order(row: OrderRow, others: Sequence[LinkedOrder] = ()) -> KnownOrder:

@@ -243,9 +243,8 @@ def _judge_alone(
         _judge_notional(level, scope, asked, state.reference_price, own)
     if asked.leg is not Leg.STOP_LOSS:
         _judge_collar(level, scope, asked, state.reference_price, own)
-    found += [
-        each for each in own if each not in found
-    ]  # legs have the entry's quantity and symbol
+    # Once: the others of its group have the same quantity and symbol.
+    found += [each for each in own if each not in found]
 
 
 def _judge_notional(
