@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("soon")
 @pytest.fixture
 def lasting_claims(monkeypatch: pytest.MonkeyPatch) -> None:
     """A claim holds, and its outcome is asked for, however slow the machine is."""
-    for module in (dispatcher, intents_queue, outcomes):
+    for module in (intents_queue, outcomes):
         monkeypatch.setattr(module, "CLAIM_SECONDS", HOUR_SECONDS)
     monkeypatch.setattr(dispatcher, "HANDLER_SECONDS", HOUR_SECONDS)
 
@@ -115,7 +115,7 @@ async def test_orders_of_a_claim_whose_outcome_is_not_found_in_time_are_looked_u
         sessions = execution.leases.sessions
         await in_process.until_true(lambda: outcomes == [None])
         await in_process.until_true(
-            lambda: not any(session.in_flight for session in sessions.values())
+            lambda: not any(session.held for session in sessions.values())
         )
         assert in_process.venue.arrived("submit") == []
         marked = await owner.fetchval("SELECT count(*) FROM commands WHERE sent_at IS NOT NULL")

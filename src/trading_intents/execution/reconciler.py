@@ -157,7 +157,8 @@ class Reconciler:
         """Stale orders are read once the last ones are cancelled."""
         account_ids = list(self._leases.sessions)
         limit = self._attempt_limit
-        used_up_rows = await store.used_up(tx, account_ids, limit, CLAIM_SECONDS)
+        held = set[int]().union(*(each.held for each in self._leases.sessions.values()))
+        used_up_rows = await store.used_up(tx, account_ids, limit, CLAIM_SECONDS, held)
         uncovered = await store.uncovered_entries(tx, account_ids, UNCOVERED_TIME.total_seconds())
         stale: list[store.OverdueOrder] = []
         if self._cancelling is None or self._cancelling.done():
@@ -383,7 +384,7 @@ class Reconciler:
         account_ref = session.account_ref
         async with self._pool.transaction(plans="fresh") as tx:
             await store.lock_unresolved(tx, {row.order_key for row in found})
-            rows = await self._fail_locked(tx, account_ref.account_id, {row.id for row in found})
+            rows = await self._fail_locked(tx, session, {row.id for row in found})
             ends = AccountRecording(account_ref, own=[_ending(row) for row in rows])
             recorded = await self._recorder.record_in_tx(tx, ends)
             sent = [row for row in rows if row.is_sent]
@@ -403,11 +404,12 @@ class Reconciler:
                 alert_lost_cancel(row.order_key, self._metrics, self._log)
 
     async def _fail_locked(
-        self, tx: Tx, account_id: UUID, ids: Collection[int]
+        self, tx: Tx, session: BrokerSession, ids: Collection[int]
     ) -> list[store.UsedUpRow]:
         """Reads the rows again, now under the locks of their orders."""
         limit = self._attempt_limit
-        found = await store.used_up(tx, [account_id], limit, CLAIM_SECONDS)
+        account_id = session.account_ref.account_id
+        found = await store.used_up(tx, [account_id], limit, CLAIM_SECONDS, session.held)
         wanted = [row.id for row in found if row.id in ids]
         failed = await outbox.fail(tx, wanted, limit)
         return [row for row in found if row.id in failed]

@@ -69,7 +69,8 @@ class BrokerSession:
         self.budget = Budget(
             self.integration.capabilities.requests_per_minute if self.integration else None
         )
-        self.in_flight = 0  # commands that are marked, and not recorded yet
+        # Outbox rows of commands that are marked, and not recorded yet: nobody takes them back.
+        self.held: set[int] = set()
         self._broker: port.BrokerAdapter | None = None
         self._reader: EventReader | None = None
         self._calls = 0
@@ -96,7 +97,7 @@ class BrokerSession:
         be given up."""
         return (
             self.integration.capabilities.calls_at_once if self.integration else 1
-        ) - self.in_flight
+        ) - len(self.held)
 
     @property
     def is_up(self) -> bool:
