@@ -78,7 +78,9 @@ async def check_sent_once(
     in_process: InProcessExecution, venue: SlowVenue, orders: list[UUID]
 ) -> None:
     """No order was ever in doubt, and none was claimed twice."""
-    assert sorted(venue.arrived("submit")) == sorted([await in_process.coid(each) for each in orders])
+    assert sorted(venue.arrived("submit")) == sorted(
+        [await in_process.coid(each) for each in orders]
+    )
     assert venue.lookups == []
     for order in orders:
         assert "UNKNOWN" not in await in_process.streamed_statuses(order)

@@ -39,8 +39,8 @@ POLL_SECONDS = 1.0
 MAX_BATCH = 256
 NO_ROOM = -1  # instead of a wake-up count: the claim was limited
 # Commands that are claimed and not recorded yet are no more than were recorded in the last
-# RECORDED_SECONDS, so that none waits much longer than that. With a smaller minimum, brokers that take longer than SLOW_SECONDS would leave
-# no room to others meanwhile.
+# RECORDED_SECONDS, so that none waits much longer than that. With a smaller minimum, brokers that
+# take longer than SLOW_SECONDS would leave no room to others meanwhile.
 MIN_UNRECORDED = 128
 MAX_IN_FLIGHT = 512
 RECORDED_SECONDS = 2.0

@@ -2,29 +2,33 @@
 ordinary commands."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
+from uuid import UUID
+from weakref import WeakValueDictionary
 
 import msgspec
 
 from trading_intents import errors
 from trading_intents.accounts.http import find_account
+from trading_intents.accounts.model import Account
 from trading_intents.accounts.service import Accounts, check_open
 from trading_intents.identity.access import Gate, caller_of, require_entitlement
 from trading_intents.identity.model import Entitlement
 from trading_intents.intents.body import digest_of
-from trading_intents.intents.fast_path import accepted, submitter_of
+from trading_intents.intents.fast_path import Submitter, accepted, submitter_of
 from trading_intents.intents.http import IDEMPOTENCY_KEY, Submitted
 from trading_intents.intents.model import Cancel, Close
 from trading_intents.intents.service import Intents
 from trading_intents.intents.writing.batch import Receipt
 from trading_intents.intents.writing.writer import Writer
-from trading_intents.trading import Environment
+from trading_intents.trading import Environment, Symbol
 from trading_intents.web.body import read_symbol
-from trading_intents.web.limits import Bucket
-from trading_intents.web.request import Answer, Request, answer_json
+from trading_intents.web.limits import Bucket, Limits
+from trading_intents.web.request import Answer, Headers, Request, answer_json
 from trading_intents.web.routes import Operation, Route, Tag
 
 MAX_CANCELS = 500
+MAX_QUEUED = 256  # of an organization's, in this process
 
 
 class CancelAll(msgspec.Struct, forbid_unknown_fields=True):
@@ -38,22 +42,80 @@ class ClosePosition(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class CancelledAll(msgspec.Struct):
-    """`more`: repeat the call, there are further open orders."""
+    """`pending`: orders whose CANCEL was on its way before. `more`: repeat the call, there are
+    further open orders."""
 
     intents: list[Submitted]
+    pending: int
     more: bool
 
 
+class CancelAlls:
+    """Makes the CANCELs of the calls of this process. One that is on its way is not made again, and
+    each costs a token of its caller and a slot of its organization, as if it were sent alone."""
+
+    def __init__(self, intents: Intents, writer: Writer, limits: Limits) -> None:
+        self._intents = intents
+        self._writer = writer
+        self._limits = limits
+        self._under_way: dict[UUID, set[str]] = {}  # orders by account
+        self._slots: WeakValueDictionary[UUID, asyncio.Semaphore] = WeakValueDictionary()
+
+    async def cancel(
+        self, account: Account, symbol: Symbol | None, submitter: Submitter
+    ) -> tuple[CancelledAll, Headers]:
+        """The call's own token is that of its first CANCEL."""
+        known = list(self._under_way.get(account.id, ()))
+        found = await self._intents.cancellable(account, symbol, known, MAX_CANCELS + 1)
+        own = self._under_way.setdefault(account.id, set())
+        first = found.order_ids[:MAX_CANCELS]
+        # Of calls that read at once, the first one cancels.
+        left = [order_id for order_id in first if order_id not in own]
+        further, headers = self._limits.take_further(
+            Bucket.CANCELS, *submitter.limit_keys, len(left) - 1
+        )
+        chosen = left[: 1 + further]
+        own.update(chosen)
+        try:
+            receipts, failed = await self._submit(account, chosen, submitter)
+        finally:
+            own.difference_update(chosen)
+            if not own:
+                self._under_way.pop(account.id, None)
+        pending = found.cancelling + len(first) - len(left)
+        more = len(chosen) < len(left) or len(first) < len(found.order_ids) or bool(failed)
+        made = [Submitted(receipt.intent_id, receipt.seq) for receipt in receipts]
+        return CancelledAll(made, pending, more), headers
+
+    async def _submit(
+        self, account: Account, order_ids: Sequence[str], submitter: Submitter
+    ) -> tuple[list[Receipt], list[errors.PlatformError]]:
+        slots = self._slots.setdefault(account.organization_id, asyncio.Semaphore(MAX_QUEUED))
+
+        async def submit(order_id: str) -> Receipt:
+            cancel = Cancel(order_id, once=True)
+            async with slots:
+                return await self._writer.submit(
+                    submitter.submission(str(account.id), cancel, None, None, None)
+                )
+
+        submitted = (submit(order_id) for order_id in order_ids)
+        receipts, failed = _sort_outcomes(await asyncio.gather(*submitted, return_exceptions=True))
+        if failed and not receipts:
+            raise failed[0]
+        return receipts, failed
+
+
 def reduction_routes(
-    gate: Gate, accounts: Accounts, intents: Intents, writer: Writer
+    gate: Gate, accounts: Accounts, intents: Intents, writer: Writer, limits: Limits
 ) -> tuple[Route, ...]:
     return (
-        _cancel_all_route(gate, accounts, intents, writer),
+        _cancel_all_route(gate, accounts, CancelAlls(intents, writer, limits)),
         _close_position_route(gate, accounts, writer),
     )
 
 
-def _cancel_all_route(gate: Gate, accounts: Accounts, intents: Intents, writer: Writer) -> Route:
+def _cancel_all_route(gate: Gate, accounts: Accounts, cancel_alls: CancelAlls) -> Route:
     @Operation(
         tag=Tag.INTENTS,
         body=CancelAll,
@@ -70,18 +132,11 @@ def _cancel_all_route(gate: Gate, accounts: Accounts, intents: Intents, writer: 
         text = request.body(CancelAll).symbol
         symbol = None if text is None else read_symbol("/symbol", text)
         check_open(account)
-        found = await intents.cancellable(account, symbol, MAX_CANCELS + 1)
-        submitter = submitter_of(caller_of(request))
-        submitted: list[Coroutine[None, None, Receipt]] = []
-        for order_id in found[:MAX_CANCELS]:
-            cancel = Cancel(order_id, once=True)
-            submission = submitter.submission(str(account.id), cancel, None, None, None)
-            submitted.append(writer.submit(submission))
-        receipts, failed = _sort_outcomes(await asyncio.gather(*submitted, return_exceptions=True))
-        if failed and not receipts:
-            raise failed[0]
-        made = [Submitted(receipt.intent_id, receipt.seq) for receipt in receipts]
-        return answer_json(CancelledAll(made, len(found) > MAX_CANCELS or bool(failed)), status=202)
+        cancelled, headers = await cancel_alls.cancel(
+            account, symbol, submitter_of(caller_of(request))
+        )
+        request.headers_out[-len(headers) :] = headers  # in place of those of its first token
+        return answer_json(cancelled, status=202)
 
     return Route("POST", "/v1/accounts/{account_id}/intents/cancel-all", gate, cancel_all_intents)
 

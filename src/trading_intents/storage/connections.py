@@ -158,6 +158,15 @@ class ConnectionPool:
             await self._wait(organization)
             return self._most_recent() or await self._made(limit_seconds, organization)
 
+    def describe_lack(self, organization: Hashable) -> str | None:
+        """Says which connections are all in use; None: the organization might take one."""
+        if not self._free:
+            return f"all {self.size} connections of this process to the database are in use"
+        if not self._may_take(organization):
+            own = f"{self._per_organization} connections of this process to the database"
+            return f"all {own} that an organization may have are in use"
+        return None
+
     def give_back(self, connection: Any, organization: Hashable = None) -> None:
         """Takes a connection back; a caller that does not know its state terminates it first."""
         if self._closing or connection.is_closed():
@@ -253,6 +262,12 @@ class PoolQuota:
         except BaseException:
             self._permits.release()
             raise
+
+    def describe_lack(self, organization: Hashable) -> str | None:
+        if self._permits.locked():
+            own = f"{self.size} connections of this process to the database"
+            return f"all {own} that this part of it may have are in use"
+        return self._connections.describe_lack(organization)
 
     def give_back(self, connection: Any, organization: Hashable = None) -> None:
         self._permits.release()

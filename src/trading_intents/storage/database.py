@@ -248,7 +248,8 @@ class Pool:
             if not isinstance(error, (TimeoutError, asyncpg.InsufficientResourcesError)):
                 # Pause between reconnects so that a recovering server is not flooded.
                 self._away_until_seconds = now() + RECONNECT_PAUSE_SECONDS
-            raise Unavailable("the database cannot be reached") from error
+            lack = self._connections.describe_lack(slot)
+            raise Unavailable(lack or "the database cannot be reached") from error
         self._in_use.inc()
         return connection
 

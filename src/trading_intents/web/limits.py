@@ -118,6 +118,18 @@ class Limits:
         shared.spend(organization, now, shared_cost)
         return buckets.headers(left - cost, shared, shared_left - shared_cost)
 
+    def take_further(
+        self, bucket: Bucket, principal: str, organization: str | None, most: int
+    ) -> tuple[int, Headers]:
+        """Takes as many tokens as each bucket has, `most` at most; gives how many, and the headers
+        that say what is left."""
+        now = self._clock.monotonic()
+        left = self._buckets[bucket].left(principal, now)
+        if organization is not None:
+            left = min(left, self._organizations[bucket].left(organization, now))
+        tokens = max(0, min(most, int(left)))
+        return tokens, self.take(bucket, principal, organization, tokens=tokens)
+
     def has(self, bucket: Bucket, principal: str, organization: str | None) -> bool:
         """Whether `take` would succeed now. Takes and counts nothing."""
         now = self._clock.monotonic()

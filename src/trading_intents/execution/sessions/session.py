@@ -95,9 +95,9 @@ class BrokerSession:
     def free_slots(self) -> int:
         """A command takes its slot before its send is marked: one that waits for a slot can still
         be given up."""
-        return (
-            self.integration.capabilities.calls_at_once if self.integration else 1
-        ) - len(self.held)
+        return (self.integration.capabilities.calls_at_once if self.integration else 1) - len(
+            self.held
+        )
 
     @property
     def is_up(self) -> bool:
