@@ -1,6 +1,7 @@
 """Use cases of halts. A halt is committed before it is answered: nothing is sent from then on that
 it refuses."""
 
+import contextlib
 from collections.abc import Callable
 from uuid import UUID
 
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 from trading_intents.accounts.model import Account
 from trading_intents.accounts.service import AccountTarget, check_open, find_target
 from trading_intents.controls.halts import model, store
-from trading_intents.errors import NotFound, NotHalted
+from trading_intents.errors import NotFound, NotHalted, PlatformError
 from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.storage.database import Pool, Tx
 from trading_intents.storage.signals import Signals
@@ -20,6 +21,7 @@ from trading_intents.trading import Environment
 
 CHANNEL = "halts"  # the signal that says: a halt began, or has more to do
 
+COUNTED = ("orders", "orders_done", "positions", "positions_done")
 HaltTarget = AccountTarget | model.HaltScope  # an account, or the scope of the organization
 ReadTerms = Callable[[], model.HaltTerms]
 
@@ -91,7 +93,18 @@ class Halts:
             "trading halted" if is_new else "trading halted already",
             **_log_fields(halt, halt.principal),
         )
-        return halt, is_new
+        return await self._counted(halt), is_new
+
+    async def _counted(self, halt: model.Halt) -> model.Halt:
+        """The halt with what it has found by now. It stands, whether or not that can be read."""
+        if halt.terms.cancel_orders:
+            with contextlib.suppress(PlatformError):
+                async with self._pool.transaction(
+                    [halt.scope.organization_id], read_only=True
+                ) as tx:
+                    counts = await store.count_work(tx, halt)
+                return replace(halt, **{name: getattr(counts, name) for name in COUNTED})
+        return halt
 
     async def resume(self, target: HaltTarget, principal: model.HaltPrincipal) -> model.Halt:
         async with self._pool.transaction([target.organization_id]) as tx:
