@@ -107,7 +107,7 @@ class HaltWorker:
                 halted = await store.halted_accounts(tx, accounts, is_sweep, MAX_APPENDED)
             swept = await self._sweep(tx) if is_sweep else set[UUID]()
         spent_seconds = self._clock.monotonic() - now
-        self._take_up(halted)
+        self._take_up(halted, now)
         found = {each.halt_id for each in halted}
         # Those of the last round too: what they had to end may have ended.
         self._uncounted |= found | self._halted | swept
@@ -129,15 +129,14 @@ class HaltWorker:
                 self._counted[halt_id] = now
                 self._begin_sum(halt_id)
 
-    def _take_up(self, halted: Iterable[HaltedAccount]) -> None:
-        """Queues a step for each account in which one is due: CANCELs first. Of what is not found
-        any more nothing is remembered."""
-        now = self._clock.monotonic()
+    def _take_up(self, halted: Iterable[HaltedAccount], looked_seconds: float) -> None:
+        """Queues a step for each account in which one was due at the look: CANCELs first. Of what
+        is not found any more nothing is remembered."""
         steps: dict[UUID, HaltedAccount] = {}
         keys = set[StepKey]()
         for each in sorted(halted, key=lambda each: not each.due):
             keys.add(key_of(each))
-            is_due = self._due.get(key_of(each), now) <= now
+            is_due = self._due.get(key_of(each), 0.0) <= looked_seconds
             if is_due and (each.due or each.may_close) and each.account_id not in self._running:
                 steps.setdefault(each.account_id, each)
         for kept in (self._closers, self._due, self._failures):
