@@ -20,6 +20,7 @@ from trading_intents.execution.halting.closing import (
 from trading_intents.execution.halting.store import HaltedAccount
 from trading_intents.execution.sessions.leases import Leases
 from trading_intents.intents.model import Cancel
+from trading_intents.intents.writing.batch import Receipt
 from trading_intents.intents.writing.system import PlatformActions
 from trading_intents.loops import FairQueue, pause_after, repeat, start_loop, stop_tasks
 from trading_intents.outbox.outcomes import log_failures, reason_of
@@ -117,8 +118,6 @@ class HaltWorker:
             return SWEEP_SECONDS  # a new halt wakes the process
         waits = {self._due.get(key_of(each), now) - now for each in halted}
         pause_seconds = min({wait for wait in waits if wait > 0} | {COUNT_SECONDS})
-        if any(len(each.due) == MAX_APPENDED for each in halted):
-            pause_seconds = 0.0
         return max(MIN_ROUND_SECONDS, ROUND_SHARE * spent_seconds, pause_seconds)
 
     def _begin_sums(self, now: float) -> None:
@@ -166,8 +165,7 @@ class HaltWorker:
         pause_seconds = 0.0
         try:
             if halted.due:
-                cancels = [Cancel(str(order_id), once=True) for order_id in halted.due]
-                await append_commands(self._actions, halted, cancels)
+                await self._cancel(halted)
             elif session := self._leases.sessions.get(halted.account_id):
                 if key not in self._closers:
                     closer = PositionCloser(halted, self._pool, self._actions, self._clock)
@@ -185,6 +183,18 @@ class HaltWorker:
                 reason=reason_of(error),
             )
         self._due[key] = self._clock.monotonic() + pause_seconds
+
+    async def _cancel(self, halted: HaltedAccount) -> None:
+        """Appends the CANCELs that are due, and looks for more without waiting for a round."""
+        account_id = halted.account_id
+        found = [halted]
+        while found and found[0].due:
+            cancels = [Cancel(str(order_id), once=True) for order_id in found[0].due]
+            outcomes = await append_commands(self._actions, found[0], cancels)
+            if sum(isinstance(outcome, Receipt) for outcome in outcomes) < MAX_APPENDED:
+                return
+            async with self._pool.transaction(read_only=True) as tx:
+                found = await store.halted_accounts(tx, [account_id], True, MAX_APPENDED)
 
     async def _sweep(self, tx: Tx) -> set[UUID]:
         """Halts in turn, so that each is counted wherever it is worked, also one without any
