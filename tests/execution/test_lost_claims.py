@@ -114,7 +114,9 @@ async def test_orders_of_a_claim_whose_outcome_is_not_found_in_time_are_looked_u
         owner = in_process.in_process_writer.owner
         sessions = execution.leases.sessions
         await in_process.until_true(lambda: outcomes == [None])
-        await in_process.until_true(lambda: not any(session.held for session in sessions.values()))
+        await in_process.until_true(
+            lambda: not any(session.in_flight for session in sessions.values())
+        )
         assert in_process.venue.arrived("submit") == []
         marked = await owner.fetchval("SELECT count(*) FROM commands WHERE sent_at IS NOT NULL")
         await owner.execute(EXPIRE_CLAIMS)

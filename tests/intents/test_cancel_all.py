@@ -16,7 +16,7 @@ from trading_intents.intents.fast_path import Submitter
 from trading_intents.intents.model import Cancel, Submission
 from trading_intents.intents.reductions import MAX_CANCELS, MAX_QUEUED, CancelAlls, CancelledAll
 from trading_intents.intents.service import Intents
-from trading_intents.intents.store import OpenOrders
+from trading_intents.intents.store import CancellableOrders
 from trading_intents.intents.writing.batch import Receipt
 from trading_intents.intents.writing.writer import Writer
 from trading_intents.telemetry import Metrics
@@ -47,10 +47,10 @@ class OpenBook:
 
     async def cancellable(
         self, account: Account, symbol: None, left_out: list[str], limit: int
-    ) -> OpenOrders:
+    ) -> CancellableOrders:
         await asyncio.sleep(0)
         free = [each for each in self.open_orders if each not in {*self.cancelled, *left_out}]
-        return OpenOrders(free[:limit], len(self.open_orders) - len(free))
+        return CancellableOrders(free[:limit], len(self.open_orders) - len(free))
 
     async def submit(self, submission: Submission) -> Receipt:
         self.queued += 1
@@ -143,7 +143,7 @@ async def test_a_call_costs_a_token_for_each_cancel(
     presser = Presser(book, burst)
     cancelled = await presser.press()
     assert (len(cancelled.intents), cancelled.more) == (made, more)
-    tokens, _ = presser.limits.take_further(Bucket.CANCELS, "key:k", "organization:o", PLENTY)
+    tokens = int(presser.limits.left(Bucket.CANCELS, "key:k", "organization:o"))
     assert tokens == left
 
 

@@ -75,8 +75,8 @@ def test_a_halt_prints_what_it_found(run: Command, account: Account) -> None:
     assert kept == f"halted: account {account.id}, done\n"
     found = run("halt", "news", "--close-positions").stdout
     assert re.fullmatch(rf"halted: account {account.id}, \w+, 1 orders, 1 positions\n", found)
-    (told,) = lines(run("halt", "news", "--close-positions", "--json"))
-    assert (told["orders"], told["positions"]) == (1, 1)
+    (answered,) = lines(run("halt", "news", "--close-positions", "--json"))
+    assert (answered["orders"], answered["positions"]) == (1, 1)
 
 
 def test_money_and_prices_are_shown_and_all_orders_cancelled(

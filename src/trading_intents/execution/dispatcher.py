@@ -183,7 +183,7 @@ class Dispatcher:
             attempt_limit=self._attempt_limit,
             token=batch.token,
             after_lane=self._last_lane,
-            held=claimable.held,
+            held=self._leases.held,
         )
         statements = [
             claim,
@@ -298,11 +298,13 @@ class Dispatcher:
         whether the claim has committed, if its COMMIT was not answered."""
         assert decided.session is not None
         session = decided.session
-        session.held.add(decided.command.row_id)
+        session.in_flight += 1
+        self._leases.held.add(decided.command.row_id)
         self._in_flight += 1
 
         def on_end(task: asyncio.Task[None]) -> None:
-            session.held.discard(decided.command.row_id)
+            session.in_flight -= 1
+            self._leases.held.discard(decided.command.row_id)
             self._in_flight -= 1
             self._sending.discard(task)
             if wakes != self._wakeup.count:

@@ -157,8 +157,7 @@ class Reconciler:
         """Stale orders are read once the last ones are cancelled."""
         account_ids = list(self._leases.sessions)
         limit = self._attempt_limit
-        held = set[int]().union(*(each.held for each in self._leases.sessions.values()))
-        used_up_rows = await store.used_up(tx, account_ids, limit, CLAIM_SECONDS, held)
+        used_up_rows = await store.used_up(tx, account_ids, limit, CLAIM_SECONDS)
         uncovered = await store.uncovered_entries(tx, account_ids, UNCOVERED_TIME.total_seconds())
         stale: list[store.OverdueOrder] = []
         if self._cancelling is None or self._cancelling.done():
@@ -171,7 +170,11 @@ class Reconciler:
         session = self._leases.sessions.get(account_id)
         if session is None:
             return
-        failing = [row for row in overdue.used_up if row.lane == account_id]
+        failing = [
+            row
+            for row in overdue.used_up
+            if row.lane == account_id and row.id not in self._leases.held
+        ]
         flagged = {each.order_id for each in overdue.uncovered if each.account_id == account_id}
         try:
             if failing:
@@ -384,7 +387,7 @@ class Reconciler:
         account_ref = session.account_ref
         async with self._pool.transaction(plans="fresh") as tx:
             await store.lock_unresolved(tx, {row.order_key for row in found})
-            rows = await self._fail_locked(tx, session, {row.id for row in found})
+            rows = await self._fail_locked(tx, account_ref.account_id, {row.id for row in found})
             ends = AccountRecording(account_ref, own=[_ending(row) for row in rows])
             recorded = await self._recorder.record_in_tx(tx, ends)
             sent = [row for row in rows if row.is_sent]
@@ -404,12 +407,11 @@ class Reconciler:
                 alert_lost_cancel(row.order_key, self._metrics, self._log)
 
     async def _fail_locked(
-        self, tx: Tx, session: BrokerSession, ids: Collection[int]
+        self, tx: Tx, account_id: UUID, ids: Collection[int]
     ) -> list[store.UsedUpRow]:
         """Reads the rows again, now under the locks of their orders."""
         limit = self._attempt_limit
-        account_id = session.account_ref.account_id
-        found = await store.used_up(tx, [account_id], limit, CLAIM_SECONDS, session.held)
+        found = await store.used_up(tx, [account_id], limit, CLAIM_SECONDS)
         wanted = [row.id for row in found if row.id in ids]
         failed = await outbox.fail(tx, wanted, limit)
         return [row for row in found if row.id in failed]

@@ -300,15 +300,14 @@ class UsedUpRow(FrozenStruct, kw_only=True):
 
 
 async def used_up(
-    tx: Tx, lanes: Sequence[UUID], attempt_limit: int, claim_seconds: float, held: Collection[int]
+    tx: Tx, lanes: Sequence[UUID], attempt_limit: int, claim_seconds: float
 ) -> list[UsedUpRow]:
-    """Rows that are to fail: no attempt is left, and no worker runs the last one, also not the
-    asker, whose own rows are `held`."""
+    """Rows that are to fail: no attempt is left, and no worker runs the last one, unless it is the
+    asker."""
     query = """
         WITH ended AS MATERIALIZED (
             SELECT * FROM outbox
             WHERE lane = ANY ($1::uuid[]) AND finished_at IS NULL AND attempts >= $2
-              AND id <> ALL ($5::bigint[])
               AND (status = 'pending'
                   OR claimed_at < (SELECT clock_timestamp()) - make_interval(secs => $3))
         )
@@ -324,5 +323,5 @@ async def used_up(
         ) AS a
         ORDER BY r.id LIMIT $4
     """
-    rows = await tx.fetch(query, lanes, attempt_limit, claim_seconds, SWEEP_ROWS, list(held))
+    rows = await tx.fetch(query, lanes, attempt_limit, claim_seconds, SWEEP_ROWS)
     return [UsedUpRow(**row) for row in rows]

@@ -2,7 +2,6 @@
 ordinary commands."""
 
 import asyncio
-from collections.abc import Sequence
 from uuid import UUID
 from weakref import WeakValueDictionary
 
@@ -58,52 +57,56 @@ class CancelAlls:
         self._intents = intents
         self._writer = writer
         self._limits = limits
-        self._under_way: dict[UUID, set[str]] = {}  # orders by account
+        self._under_way: set[str] = set()  # orders
         self._slots: WeakValueDictionary[UUID, asyncio.Semaphore] = WeakValueDictionary()
 
     async def cancel(
         self, account: Account, symbol: Symbol | None, submitter: Submitter
     ) -> tuple[CancelledAll, Headers]:
         """The call's own token is that of its first CANCEL."""
-        known = list(self._under_way.get(account.id, ()))
+        known = list(self._under_way)
         found = await self._intents.cancellable(account, symbol, known, MAX_CANCELS + 1)
-        own = self._under_way.setdefault(account.id, set())
         first = found.order_ids[:MAX_CANCELS]
         # Of calls that read at once, the first one cancels.
-        left = [order_id for order_id in first if order_id not in own]
-        further, headers = self._limits.take_further(
-            Bucket.CANCELS, *submitter.limit_keys, len(left) - 1
-        )
+        left = [order_id for order_id in first if order_id not in self._under_way]
+        tokens = int(self._limits.left(Bucket.CANCELS, *submitter.limit_keys))
+        further = max(0, min(tokens, len(left) - 1))
+        headers = self._limits.take(Bucket.CANCELS, *submitter.limit_keys, tokens=further)
         chosen = left[: 1 + further]
-        own.update(chosen)
+        self._under_way.update(chosen)
+        slots = self._slots.setdefault(account.organization_id, asyncio.Semaphore(MAX_QUEUED))
         try:
-            receipts, failed = await self._submit(account, chosen, submitter)
+            outcomes = await asyncio.gather(
+                *(self._submit(account, submitter, slots, order_id) for order_id in chosen)
+            )
         finally:
-            own.difference_update(chosen)
-            if not own:
-                self._under_way.pop(account.id, None)
+            self._under_way.difference_update(chosen)
+        made: list[Submitted] = []
+        failed: list[errors.PlatformError] = []
+        for outcome in outcomes:
+            if isinstance(outcome, Receipt):
+                made.append(Submitted(outcome.intent_id, outcome.seq))
+            elif outcome:
+                failed.append(outcome)
+        if failed and not made:
+            raise failed[0]
         pending = found.cancelling + len(first) - len(left)
         more = len(chosen) < len(left) or len(first) < len(found.order_ids) or bool(failed)
-        made = [Submitted(receipt.intent_id, receipt.seq) for receipt in receipts]
         return CancelledAll(made, pending, more), headers
 
     async def _submit(
-        self, account: Account, order_ids: Sequence[str], submitter: Submitter
-    ) -> tuple[list[Receipt], list[errors.PlatformError]]:
-        slots = self._slots.setdefault(account.organization_id, asyncio.Semaphore(MAX_QUEUED))
-
-        async def submit(order_id: str) -> Receipt:
-            cancel = Cancel(order_id, once=True)
+        self, account: Account, submitter: Submitter, slots: asyncio.Semaphore, order_id: str
+    ) -> Receipt | errors.PlatformError | None:
+        """None: the order finished meanwhile, or another call cancels it."""
+        cancel = Cancel(order_id, once=True)
+        submission = submitter.submission(str(account.id), cancel, None, None, None)
+        try:
             async with slots:
-                return await self._writer.submit(
-                    submitter.submission(str(account.id), cancel, None, None, None)
-                )
-
-        submitted = (submit(order_id) for order_id in order_ids)
-        receipts, failed = _sort_outcomes(await asyncio.gather(*submitted, return_exceptions=True))
-        if failed and not receipts:
-            raise failed[0]
-        return receipts, failed
+                return await self._writer.submit(submission)
+        except (errors.IntentClosed, errors.CancelPending):
+            return None
+        except errors.PlatformError as error:
+            return error
 
 
 def reduction_routes(
@@ -181,22 +184,3 @@ def _close_position_route(gate: Gate, accounts: Accounts, writer: Writer) -> Rou
 
     path = "/v1/accounts/{account_id}/positions/{symbol}/close"
     return Route("POST", path, gate, close_position)
-
-
-def _sort_outcomes(
-    outcomes: Sequence[Receipt | BaseException],
-) -> tuple[list[Receipt], list[errors.PlatformError]]:
-    """An order that finished meanwhile, or that another call cancels, needs no CANCEL."""
-    receipts = list[Receipt]()
-    failed = list[errors.PlatformError]()
-    for outcome in outcomes:
-        match outcome:
-            case Receipt():
-                receipts.append(outcome)
-            case errors.IntentClosed() | errors.CancelPending():
-                pass
-            case errors.PlatformError():
-                failed.append(outcome)
-            case _:
-                raise outcome
-    return receipts, failed

@@ -38,7 +38,7 @@ class Intents:
 
     async def cancellable(
         self, account: Account, symbol: Symbol | None, left_out: Sequence[str], limit: int
-    ) -> store.OpenOrders:
+    ) -> store.CancellableOrders:
         async with self._pool.transaction([account.organization_id], read_only=True) as tx:
             return await store.cancellable_orders(tx, account.id, symbol, left_out, limit)
 

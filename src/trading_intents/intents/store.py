@@ -397,7 +397,7 @@ _READ_HOLDINGS = """
 """
 
 
-class OpenOrders(FrozenStruct):
+class CancellableOrders(FrozenStruct):
     """The first of an account's open orders that nobody cancels yet, and how many are being
     cancelled."""
 
@@ -407,7 +407,7 @@ class OpenOrders(FrozenStruct):
 
 async def cancellable_orders(
     tx: Tx, account_id: UUID, symbol: str | None, left_out: Sequence[str], limit: int
-) -> OpenOrders:
+) -> CancellableOrders:
     """Orders that are `left_out` count as being cancelled."""
     query = """
         WITH working AS MATERIALIZED (
@@ -420,4 +420,4 @@ async def cancellable_orders(
         ) AS order_ids, (SELECT count(*) FROM wanted WHERE is_cancelled) AS cancelling
     """
     [row] = await tx.fetch(query, account_id, symbol, left_out, limit)
-    return OpenOrders(**row)
+    return CancellableOrders(**row)

@@ -118,24 +118,13 @@ class Limits:
         shared.spend(organization, now, shared_cost)
         return buckets.headers(left - cost, shared, shared_left - shared_cost)
 
-    def take_further(
-        self, bucket: Bucket, principal: str, organization: str | None, most: int
-    ) -> tuple[int, Headers]:
-        """Takes as many tokens as each bucket has, `most` at most; gives how many, and the headers
-        that say what is left."""
+    def left(self, bucket: Bucket, principal: str, organization: str | None) -> float:
+        """How many tokens `take` would give now. Takes and counts nothing."""
         now = self._clock.monotonic()
         left = self._buckets[bucket].left(principal, now)
-        if organization is not None:
-            left = min(left, self._organizations[bucket].left(organization, now))
-        tokens = max(0, min(most, int(left)))
-        return tokens, self.take(bucket, principal, organization, tokens=tokens)
-
-    def has(self, bucket: Bucket, principal: str, organization: str | None) -> bool:
-        """Whether `take` would succeed now. Takes and counts nothing."""
-        now = self._clock.monotonic()
-        if self._buckets[bucket].left(principal, now) < 1:
-            return False
-        return organization is None or self._organizations[bucket].left(organization, now) >= 1
+        if organization is None:
+            return left
+        return min(left, self._organizations[bucket].left(organization, now))
 
     def reserve(self, bucket: Bucket, principal: str, organization: str | None) -> float:
         """Takes the next token of each bucket, and gives the seconds until both are there. Each
@@ -178,7 +167,7 @@ class Limits:
     def _take_failure(self, verifier: Verifier, request: Request, verifies_late: bool) -> bool:
         """Whether it took a token of FAILURES. When that is empty, and the endpoint stops trading,
         a well-formed key is verified by a second bucket."""
-        is_empty = not self.has(Bucket.FAILURES, request.address, None)
+        is_empty = self.left(Bucket.FAILURES, request.address, None) < 1
         is_late = verifies_late and is_empty and verifier.has_well_formed_key(request)
         self.take(
             Bucket.VERIFICATIONS if is_late else Bucket.FAILURES, request.address, None, "address"

@@ -1,7 +1,6 @@
 """Use cases of halts. A halt is committed before it is answered: nothing is sent from then on that
 it refuses."""
 
-import contextlib
 from collections.abc import Callable
 from uuid import UUID
 
@@ -21,7 +20,6 @@ from trading_intents.trading import Environment
 
 CHANNEL = "halts"  # the signal that says: a halt began, or has more to do
 
-COUNTED = ("orders", "orders_done", "positions", "positions_done")
 HaltTarget = AccountTarget | model.HaltScope  # an account, or the scope of the organization
 ReadTerms = Callable[[], model.HaltTerms]
 
@@ -93,18 +91,17 @@ class Halts:
             "trading halted" if is_new else "trading halted already",
             **_log_fields(halt, halt.principal),
         )
-        return await self._counted(halt), is_new
-
-    async def _counted(self, halt: model.Halt) -> model.Halt:
-        """The halt with what it has found by now. It stands, whether or not that can be read."""
         if halt.terms.cancel_orders:
-            with contextlib.suppress(PlatformError):
-                async with self._pool.transaction(
-                    [halt.scope.organization_id], read_only=True
-                ) as tx:
-                    counts = await store.count_work(tx, halt)
-                return replace(halt, **{name: getattr(counts, name) for name in COUNTED})
-        return halt
+            halt = replace(await self._count(halt), state=halt.state)
+        return halt, is_new
+
+    async def _count(self, halt: model.Halt) -> model.Halt:
+        """The halt with what it has found by now. It stands, whether or not that can be read."""
+        try:
+            async with self._pool.transaction([halt.scope.organization_id], read_only=True) as tx:
+                return await store.count_work(tx, halt)
+        except PlatformError:
+            return halt
 
     async def resume(self, target: HaltTarget, principal: model.HaltPrincipal) -> model.Halt:
         async with self._pool.transaction([target.organization_id]) as tx:

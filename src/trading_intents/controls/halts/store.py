@@ -4,7 +4,7 @@ from collections.abc import Collection
 from uuid import UUID
 
 import msgspec
-from msgspec.structs import astuple
+from msgspec.structs import asdict, astuple, replace
 
 from trading_intents.controls.halts.model import (
     Halt,
@@ -123,21 +123,22 @@ HELD_TEXT = """
 
 
 class HaltCounts(FrozenStruct, kw_only=True):
-    is_cancelling: bool  # an order is to end
-    is_closing: bool  # something is held, or may be
+    state: HaltState
     orders: int
     orders_done: int
     positions: int
     positions_done: int
 
 
-async def count_work(tx: Tx, halt: Halt) -> HaltCounts:
-    """The orders that were open when the halt began or since, and the positions that it closes. A
-    closed account, on which nobody can trade, keeps no halt from being done."""
+async def count_work(tx: Tx, halt: Halt) -> Halt:
+    """The halt with its state, the orders that were open when it began or since, and the positions
+    that it closes, as they are now. A closed account, on which nobody can trade, keeps no halt from
+    being done."""
     is_left = IS_LEFT.format(since="$3")
     query = f"""
-        SELECT coalesce(bool_or(is_open AND closed_at IS NULL), false) AS is_cancelling,
-            coalesce(bool_or(is_held AND closed_at IS NULL), false) AS is_closing,
+        SELECT CASE WHEN bool_or(is_open AND closed_at IS NULL) THEN '{HaltState.CANCELLING}'
+                WHEN bool_or(is_held AND closed_at IS NULL) THEN '{HaltState.CLOSING}'
+                ELSE '{HaltState.DONE}' END AS state,
             coalesce(sum(open + ended), 0)::bigint AS orders,
             coalesce(sum(ended), 0)::bigint AS orders_done,
             coalesce(sum(positions), 0)::bigint AS positions,
@@ -170,7 +171,7 @@ async def count_work(tx: Tx, halt: Halt) -> HaltCounts:
     [row] = await tx.fetch(
         query, halt.id, halt.terms.close_positions, halt.created_at, *astuple(halt.scope)
     )
-    return HaltCounts(**row)
+    return replace(halt, **asdict(msgspec.convert(dict(row), HaltCounts)))
 
 
 def in_scope(scope: HaltScope) -> str:

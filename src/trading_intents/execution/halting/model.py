@@ -27,7 +27,7 @@ class WaitReason(StrEnum):
 
 
 class ClosingProgress(FrozenStruct, kw_only=True):
-    """What became of an account's positions in a halt, as it is kept."""
+    """An account's positions in a halt, as they are kept."""
 
     symbols: tuple[str, ...] = ()
     positions_done: int = 0

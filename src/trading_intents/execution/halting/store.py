@@ -9,13 +9,12 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import astuple
 
-from trading_intents.controls.halts.model import Halt, HaltState
+from trading_intents.controls.halts.model import Halt
 from trading_intents.controls.halts.store import (
     HALT_COLUMNS,
     HELD,
     HELD_TEXT,
     IS_LEFT,
-    HaltCounts,
     halt_of,
     in_scope,
 )
@@ -42,6 +41,10 @@ class HaltedAccount(FrozenStruct, kw_only=True):
     created_at: datetime  # of the halt
     may_close: bool  # positions are to be closed, and no order is to end before
     due: tuple[UUID, ...]  # orders that get a CANCEL now
+
+    @property
+    def key(self) -> tuple[UUID, UUID]:
+        return self.halt_id, self.account_id
 
 
 async def halted_accounts(
@@ -87,7 +90,7 @@ async def halted_accounts(
         WHERE working.count > 0 OR h.close_positions AND {_HELD} IS DISTINCT FROM c.flat
     """  # noqa: S608 - our own constants
     rows = await tx.fetch(query, account_ids, is_sweep, limit)
-    return [HaltedAccount(**{**row, "due": tuple(row["due"])}) for row in rows]
+    return [msgspec.convert(dict(row), HaltedAccount) for row in rows]
 
 
 async def unfinished_halts(tx: Tx, after: UUID, limit: int) -> list[UUID]:
@@ -125,14 +128,13 @@ class HeldPositions(FrozenStruct):
 
 async def held_positions(tx: Tx, account_id: UUID) -> HeldPositions:
     query = f"""
-        SELECT coalesce(json_object_agg(p.symbol, p.quantity::text), '{{}}')::text AS quantities,
-            {HELD_TEXT} AS text
+        SELECT json_build_object(
+            'quantities', coalesce(json_object_agg(p.symbol, p.quantity::text), '{{}}'),
+            'text', {HELD_TEXT}
+        )::text
         FROM {HELD.format(account="$1")}
     """  # noqa: S608 - our own constants
-    [row] = await tx.fetch(query, account_id)
-    return HeldPositions(
-        msgspec.json.decode(row["quantities"], type=dict[str, Decimal]), row["text"]
-    )
+    return msgspec.json.decode(await tx.fetchval(query, account_id), type=HeldPositions)
 
 
 async def unfilled_symbols(tx: Tx, account_id: UUID, halt_at: datetime) -> set[str]:
@@ -233,9 +235,7 @@ async def list_waiting(tx: Tx, halt: Halt) -> str:
     return waiting
 
 
-async def update_halt(
-    tx: Tx, halt_id: UUID, state: HaltState, counts: HaltCounts, waiting: str
-) -> Halt | None:
+async def update_halt(tx: Tx, halt: Halt, waiting: str) -> Halt | None:
     """None: nothing changed."""
     query = f"""
         UPDATE halts h SET state = $2, orders = $3, orders_done = $4, positions = $5,
@@ -248,12 +248,12 @@ async def update_halt(
     """  # noqa: S608 - our own constants
     row = await tx.fetchrow(
         query,
-        halt_id,
-        state,
-        counts.orders,
-        counts.orders_done,
-        counts.positions,
-        counts.positions_done,
+        halt.id,
+        halt.state,
+        halt.orders,
+        halt.orders_done,
+        halt.positions,
+        halt.positions_done,
         waiting,
     )
     return halt_of(row) if row else None

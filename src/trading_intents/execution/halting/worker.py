@@ -1,16 +1,14 @@
-"""Works the halts of the accounts whose leases this process holds, and counts what they have done. A
-halt is a condition: each round finds what is open or held under it. An account that cannot go on
-delays neither the others of its halt nor another organization's."""
+"""Works the halts of the accounts whose leases this process holds, and counts what they have done.
+An account that cannot go on delays neither the others of its halt nor another organization's."""
 
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import NamedTuple
 from uuid import UUID
 
-from trading_intents.controls.halts.model import Halt, HaltState, halt_event
-from trading_intents.controls.halts.store import HaltCounts, count_work
+from trading_intents.controls.halts.model import Halt, halt_event
+from trading_intents.controls.halts.store import count_work
 from trading_intents.execution.halting import store
 from trading_intents.execution.halting.closing import (
     MAX_APPENDED,
@@ -22,7 +20,7 @@ from trading_intents.execution.sessions.leases import Leases
 from trading_intents.intents.model import Cancel
 from trading_intents.intents.writing.batch import Receipt
 from trading_intents.intents.writing.system import PlatformActions
-from trading_intents.loops import FairQueue, pause_after, repeat, start_loop, stop_tasks
+from trading_intents.loops import FairQueue, repeat, start_loop, stop_tasks
 from trading_intents.outbox.outcomes import log_failures, reason_of
 from trading_intents.outbox.worker import WorkerContext
 from trading_intents.storage.database import Tx
@@ -36,7 +34,7 @@ ROUND_SHARE = 4  # of the time is for other work than the looks
 MAX_SUMS = 8  # halts that are counted at a time
 MAX_STEPS = 24  # at a time
 MAX_STEPS_EACH = 8  # of an organization
-FAILED_PAUSES_SECONDS = (1.0, 2.0, 5.0)
+FAILED_SECONDS = 1.0  # after a step that failed
 COUNT_SECONDS = 0.3  # between two counts of a halt
 # Between looks at all halts that stand, also those that are done and those of other processes.
 SWEEP_SECONDS = 2.0
@@ -44,16 +42,12 @@ MAX_SWEPT = 100
 FIRST = UUID(int=0)
 
 
-class StepKey(NamedTuple):
-    halt_id: UUID
-    account_id: UUID
-
-
-def key_of(halted: HaltedAccount) -> StepKey:
-    return StepKey(halted.halt_id, halted.account_id)
+StepKey = tuple[UUID, UUID]  # halt, account
 
 
 class HaltWorker:
+    """A halt is a condition: each round finds what is open or held under it."""
+
     def __init__(
         self,
         context: WorkerContext,
@@ -71,7 +65,6 @@ class HaltWorker:
         self._queue = FairQueue[UUID, HaltedAccount]()  # by organization
         self._closers: dict[StepKey, PositionCloser] = {}
         self._due: dict[StepKey, float] = {}
-        self._failures: Counter[StepKey] = Counter()
         self._running: dict[UUID, asyncio.Task[None]] = {}  # by account
         self._steps: Counter[UUID] = Counter()  # of each organization: those that run
         self._halted: set[UUID] = set()  # halts with something to end, when last looked at
@@ -116,7 +109,7 @@ class HaltWorker:
         self._begin_sums(now)
         if not found and not self._uncounted:
             return SWEEP_SECONDS  # a new halt wakes the process
-        waits = {self._due.get(key_of(each), now) - now for each in halted}
+        waits = {self._due.get(each.key, now) - now for each in halted}
         pause_seconds = min({wait for wait in waits if wait > 0} | {COUNT_SECONDS})
         return max(MIN_ROUND_SECONDS, ROUND_SHARE * spent_seconds, pause_seconds)
 
@@ -134,11 +127,11 @@ class HaltWorker:
         steps: dict[UUID, HaltedAccount] = {}
         keys = set[StepKey]()
         for each in sorted(halted, key=lambda each: not each.due):
-            keys.add(key_of(each))
-            is_due = self._due.get(key_of(each), 0.0) <= looked_seconds
+            keys.add(each.key)
+            is_due = self._due.get(each.key, 0.0) <= looked_seconds
             if is_due and (each.due or each.may_close) and each.account_id not in self._running:
                 steps.setdefault(each.account_id, each)
-        for kept in (self._closers, self._due, self._failures):
+        for kept in (self._closers, self._due):
             for key in kept.keys() - keys:
                 del kept[key]
         self._queue = FairQueue()
@@ -161,7 +154,7 @@ class HaltWorker:
         self._begin_steps()
 
     async def _step(self, halted: HaltedAccount) -> None:
-        key = key_of(halted)
+        key = halted.key
         pause_seconds = 0.0
         try:
             if halted.due:
@@ -171,11 +164,8 @@ class HaltWorker:
                     closer = PositionCloser(halted, self._pool, self._actions, self._clock)
                     self._closers[key] = closer
                 pause_seconds = await self._closers[key].step(session)
-            self._failures.pop(key, None)
         except Exception as error:
-            failures = self._failures[key]
-            self._failures[key] += 1
-            pause_seconds = pause_after(FAILED_PAUSES_SECONDS, failures)
+            pause_seconds = FAILED_SECONDS
             self._log.warning(
                 "halt not worked",
                 halt=str(halted.halt_id),
@@ -220,10 +210,9 @@ class HaltWorker:
             halt = await store.lock_halt(tx, halt_id)
             if halt is None:
                 return
-            counts = await count_work(tx, halt)
-            state = _state(counts)
-            waiting = "[]" if state is HaltState.DONE else await store.list_waiting(tx, halt)
-            changed = await store.update_halt(tx, halt_id, state, counts, waiting)
+            counted = await count_work(tx, halt)
+            waiting = await store.list_waiting(tx, halt)
+            changed = await store.update_halt(tx, counted, waiting)
             if changed is None:
                 return
             await stream_log.append(tx, [halt_event(changed)])
@@ -242,9 +231,3 @@ class HaltWorker:
             orders=halt.orders,
             positions=halt.positions,
         )
-
-
-def _state(counts: HaltCounts) -> HaltState:
-    if counts.is_cancelling:
-        return HaltState.CANCELLING
-    return HaltState.CLOSING if counts.is_closing else HaltState.DONE

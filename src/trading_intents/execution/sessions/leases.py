@@ -4,7 +4,7 @@ holds has a session."""
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -39,12 +39,11 @@ CANCELS = "candidate.event_type = 'intent.cancel'"
 
 @dataclass(frozen=True, slots=True)
 class Claimable:
-    """Accounts with their free slots and their leases' tokens, and the rows of them that this
-    process has claimed and not recorded. `where` is our own SQL about the row `candidate`."""
+    """Accounts with their free slots and their leases' tokens. `where` is our own SQL about the row
+    `candidate`."""
 
     free_slots: Mapping[str, int]
     lease_tokens: Mapping[str, int]
-    held: Collection[int]
     where: str
 
 
@@ -62,6 +61,9 @@ class Leases:
         claim_wakeup: Wakeup,
     ) -> None:
         self.sessions: dict[UUID, BrokerSession] = {}
+        # Outbox rows that are claimed, and not recorded yet: while the leases hold, they are not
+        # taken back.
+        self.held: set[int] = set()
         self._organizations: set[str] = set()  # of the leases
         self._dependencies = dependencies
         self._make_id = make_id
@@ -319,7 +321,6 @@ def _claimable(
     return Claimable(
         {session.account_text: slots or session.free_slots for session in sessions},
         {session.account_text: session.token for session in sessions},
-        set[int]().union(*(session.held for session in sessions)),
         where,
     )
 

@@ -69,8 +69,7 @@ class BrokerSession:
         self.budget = Budget(
             self.integration.capabilities.requests_per_minute if self.integration else None
         )
-        # Outbox rows of commands that are marked, and not recorded yet: nobody takes them back.
-        self.held: set[int] = set()
+        self.in_flight = 0  # commands that are marked, and not recorded yet
         self._broker: port.BrokerAdapter | None = None
         self._reader: EventReader | None = None
         self._calls = 0
@@ -95,9 +94,9 @@ class BrokerSession:
     def free_slots(self) -> int:
         """A command takes its slot before its send is marked: one that waits for a slot can still
         be given up."""
-        return (self.integration.capabilities.calls_at_once if self.integration else 1) - len(
-            self.held
-        )
+        return (
+            self.integration.capabilities.calls_at_once if self.integration else 1
+        ) - self.in_flight
 
     @property
     def is_up(self) -> bool:
