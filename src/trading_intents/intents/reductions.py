@@ -69,16 +69,16 @@ class CancelAlls:
         first = found.order_ids[:MAX_CANCELS]
         # Of calls that read at once, the first one cancels.
         left = [order_id for order_id in first if order_id not in self._under_way]
-        tokens = int(self._limits.left(Bucket.CANCELS, *submitter.limit_keys))
+        keys = submitter.limit_keys
+        tokens = int(self._limits.left(Bucket.CANCELS, *keys))
         further = max(0, min(tokens, len(left) - 1))
-        headers = self._limits.take(Bucket.CANCELS, *submitter.limit_keys, tokens=further)
+        headers = self._limits.take(Bucket.CANCELS, *keys, tokens=further)
         chosen = left[: 1 + further]
         self._under_way.update(chosen)
         slots = self._slots.setdefault(account.organization_id, asyncio.Semaphore(MAX_QUEUED))
         try:
-            outcomes = await asyncio.gather(
-                *(self._submit(account, submitter, slots, order_id) for order_id in chosen)
-            )
+            submitted = [self._submit(account, submitter, slots, each) for each in chosen]
+            outcomes = await asyncio.gather(*submitted)
         finally:
             self._under_way.difference_update(chosen)
         made: list[Submitted] = []
@@ -91,7 +91,8 @@ class CancelAlls:
         if failed and not made:
             raise failed[0]
         pending = found.cancelling + len(first) - len(left)
-        more = len(chosen) < len(left) or len(first) < len(found.order_ids) or bool(failed)
+        is_cut = len(first) < len(found.order_ids)
+        more = is_cut or len(chosen) < len(left) or bool(failed)
         return CancelledAll(made, pending, more), headers
 
     async def _submit(

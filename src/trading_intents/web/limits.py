@@ -119,7 +119,7 @@ class Limits:
         return buckets.headers(left - cost, shared, shared_left - shared_cost)
 
     def left(self, bucket: Bucket, principal: str, organization: str | None) -> float:
-        """How many tokens `take` would give now. Takes and counts nothing."""
+        """Gives how many tokens there are for `take`. Takes and counts nothing."""
         now = self._clock.monotonic()
         left = self._buckets[bucket].left(principal, now)
         if organization is None:

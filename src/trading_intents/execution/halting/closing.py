@@ -91,7 +91,8 @@ class PositionCloser:
             # Before the orders: one that comes after it keeps the closing orders away.
             seen_seq = await orders_store.last_seq(tx, account_id)
             working = await store.open_symbols(tx, account_id)
-            held = {*(await store.held_positions(tx, account_id)).quantities, *working}
+            positions = await store.held_positions(tx, account_id)
+            held = {*positions.quantities, *working}
             waits = await self._waits(tx, held, working)
         now_seconds = self._clock.monotonic()
         for symbol, report in self._differing.items():

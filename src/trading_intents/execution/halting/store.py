@@ -197,8 +197,8 @@ async def lock_halt(tx: Tx, halt_id: UUID) -> Halt | None:
 
 
 async def list_waiting(tx: Tx, halt: Halt) -> str:
-    """What the halt waits for, as JSON: orders that are to end, then in accounts without any what
-    keeps positions from being closed."""
+    """Lists what the halt waits for, as JSON: orders that are to end, and what keeps positions from
+    being closed."""
     is_left = IS_LEFT.format(since="$3")
     query = f"""
         SELECT coalesce(jsonb_agg(entry), '[]')::text FROM (

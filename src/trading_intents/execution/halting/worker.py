@@ -100,7 +100,7 @@ class HaltWorker:
             if accounts:
                 halted = await store.halted_accounts(tx, accounts, is_sweep, MAX_APPENDED)
             swept = await self._sweep(tx) if is_sweep else set[UUID]()
-        spent_seconds = self._clock.monotonic() - now
+        rest_seconds = ROUND_SHARE * (self._clock.monotonic() - now)
         self._take_up(halted, now)
         found = {each.halt_id for each in halted}
         # Those of the last round too: what they had to end may have ended.
@@ -111,7 +111,7 @@ class HaltWorker:
             return SWEEP_SECONDS  # a new halt wakes the process
         waits = {self._due.get(each.key, now) - now for each in halted}
         pause_seconds = min({wait for wait in waits if wait > 0} | {COUNT_SECONDS})
-        return max(MIN_ROUND_SECONDS, ROUND_SHARE * spent_seconds, pause_seconds)
+        return max(MIN_ROUND_SECONDS, rest_seconds, pause_seconds)
 
     def _begin_sums(self, now: float) -> None:
         self._counted = {key: at for key, at in self._counted.items() if now - at < COUNT_SECONDS}
@@ -129,7 +129,9 @@ class HaltWorker:
         for each in sorted(halted, key=lambda each: not each.due):
             keys.add(each.key)
             is_due = self._due.get(each.key, 0.0) <= looked_seconds
-            if is_due and (each.due or each.may_close) and each.account_id not in self._running:
+            has_work = bool(each.due) or each.may_close
+            is_idle = each.account_id not in self._running
+            if is_due and has_work and is_idle:
                 steps.setdefault(each.account_id, each)
         for kept in (self._closers, self._due):
             for key in kept.keys() - keys:
