@@ -3,7 +3,7 @@ An account that cannot go on delays neither the others of its halt nor another o
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from uuid import UUID
 
@@ -95,10 +95,8 @@ class HaltWorker:
         accounts = list(self._leases.sessions)
         now = self._clock.monotonic()
         is_sweep = now - self._swept_at >= SWEEP_SECONDS
-        halted: Sequence[HaltedAccount] = ()
         async with self._pool.transaction(read_only=True) as tx:
-            if accounts:
-                halted = await store.halted_accounts(tx, accounts, is_sweep, MAX_APPENDED)
+            halted = await store.halted_accounts(tx, accounts, is_sweep, MAX_APPENDED)
             swept = await self._sweep(tx) if is_sweep else set[UUID]()
         rest_seconds = ROUND_SHARE * (self._clock.monotonic() - now)
         self._take_up(halted, now)
@@ -144,7 +142,8 @@ class HaltWorker:
     def _begin_steps(self) -> None:
         while len(self._running) < MAX_STEPS and (halted := self._queue.pop(self._may_begin)):
             self._steps[halted.organization_id] += 1
-            task = self._running[halted.account_id] = asyncio.create_task(self._step(halted))
+            task = asyncio.create_task(self._step(halted))
+            self._running[halted.account_id] = task
             task.add_done_callback(partial(self._on_stepped, halted))
 
     def _may_begin(self, organization_id: UUID) -> bool:
