@@ -170,7 +170,11 @@ class Reconciler:
         session = self._leases.sessions.get(account_id)
         if session is None:
             return
-        failing = [row for row in overdue.used_up if row.lane == account_id]
+        failing = [
+            row
+            for row in overdue.used_up
+            if row.lane == account_id and row.id not in self._leases.held
+        ]
         flagged = {each.order_id for each in overdue.uncovered if each.account_id == account_id}
         try:
             if failing:

@@ -404,13 +404,27 @@ _READ_HOLDINGS = """
 """
 
 
-async def cancellable_orders(tx: Tx, account_id: UUID, symbol: str | None, limit: int) -> list[str]:
+class CancellableOrders(FrozenStruct):
+    """The first of an account's open orders that nobody cancels yet, and how many are being
+    cancelled."""
+
+    order_ids: list[str]
+    cancelling: int
+
+
+async def cancellable_orders(
+    tx: Tx, account_id: UUID, symbol: str | None, left_out: Sequence[str], limit: int
+) -> CancellableOrders:
+    """Orders that are `left_out` count as being cancelled."""
     query = """
-        WITH working AS MATERIALIZED (SELECT * FROM orders
-            WHERE account_id = $1 AND finished_at IS NULL)
-        SELECT ARRAY(SELECT order_id::text FROM working WHERE NOT cancel_requested
-            AND ($2::text IS NULL OR symbol = $2)
-            ORDER BY create_seq LIMIT $3)
+        WITH working AS MATERIALIZED (
+            SELECT order_id, symbol, create_seq,
+                cancel_requested OR order_id = ANY ($3::uuid[]) AS is_cancelled
+            FROM orders WHERE account_id = $1 AND finished_at IS NULL
+        ), wanted AS (SELECT * FROM working WHERE $2::text IS NULL OR symbol = $2)
+        SELECT ARRAY(
+            SELECT order_id::text FROM wanted WHERE NOT is_cancelled ORDER BY create_seq LIMIT $4
+        ) AS order_ids, (SELECT count(*) FROM wanted WHERE is_cancelled) AS cancelling
     """
-    order_ids: list[str] = await tx.fetchval(query, account_id, symbol, limit)
-    return order_ids
+    [row] = await tx.fetch(query, account_id, symbol, left_out, limit)
+    return CancellableOrders(**row)

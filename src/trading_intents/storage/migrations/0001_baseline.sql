@@ -596,8 +596,9 @@ GRANT SELECT, INSERT, UPDATE ON exposures TO ti_service, ti_worker;
 GRANT DELETE ON exposures TO ti_worker;
 
 -- Halts of an organization (no account_id) or of an account, kept for ever: who stopped trading,
--- why, and who let it go on. The totals are those of its parts. No foreign keys: a halt may begin
--- in a transaction that holds orders, and accounts are locked before them.
+-- why, and who let it go on. The totals are counted from orders and positions as they are. No
+-- foreign keys: a halt may begin in a transaction that holds orders, and accounts are locked before
+-- them.
 CREATE TABLE halts (
     id uuid PRIMARY KEY,
     organization_id uuid NOT NULL,
@@ -640,31 +641,26 @@ DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
 WHEN (OLD.resumed_at IS DISTINCT FROM NEW.resumed_at)
 EXECUTE FUNCTION count_rule_change();
 
--- A halt's progress in one account, written by the worker that has its lease, apart from the halt:
--- thousands of accounts never wait for one row. `base_seq` is the account's last seq when the
--- worker looked first, `seen_seq` when it looked last; `symbols` are those of which something was
--- to be closed.
-CREATE TABLE halt_parts (
+-- Of an account in which a halt closes positions, written by the worker that has its lease:
+-- `symbols` are those of which something was to be closed. `flat` is what the positions said when
+-- the broker was found to hold nothing; while they say the same, nothing is to be closed.
+CREATE TABLE halt_closings (
     halt_id uuid NOT NULL,
     account_id uuid NOT NULL,
     organization_id uuid NOT NULL,
-    state text NOT NULL CHECK (state IN ('cancelling', 'closing', 'done')),
-    base_seq bigint NOT NULL,
-    seen_seq bigint NOT NULL,
-    orders bigint NOT NULL,
-    orders_done bigint NOT NULL,
     symbols text[] NOT NULL,
     positions_done bigint NOT NULL,
     waiting jsonb NOT NULL,
+    flat text,
     PRIMARY KEY (halt_id, account_id)
 ) WITH (fillfactor = 50);
-ALTER TABLE halt_parts ENABLE ROW LEVEL SECURITY;
-ALTER TABLE halt_parts FORCE ROW LEVEL SECURITY;
-CREATE POLICY service ON halt_parts TO ti_service
+ALTER TABLE halt_closings ENABLE ROW LEVEL SECURITY;
+ALTER TABLE halt_closings FORCE ROW LEVEL SECURITY;
+CREATE POLICY service ON halt_closings TO ti_service
     USING (organization_id = ANY ((SELECT current_organizations())::uuid[]));
-CREATE POLICY worker ON halt_parts TO ti_worker USING (true);
-GRANT SELECT, UPDATE, DELETE ON halt_parts TO ti_service;
-GRANT SELECT, INSERT, UPDATE, DELETE ON halt_parts TO ti_worker;
+CREATE POLICY worker ON halt_closings TO ti_worker USING (true);
+GRANT SELECT, DELETE ON halt_closings TO ti_service;
+GRANT SELECT, INSERT, UPDATE, DELETE ON halt_closings TO ti_worker;
 
 -- The stream: what happened, in order, for those who follow it.
 
