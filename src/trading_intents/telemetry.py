@@ -326,6 +326,10 @@ class Metrics:
             "ti_execution_unknown_orders",
             "Orders of all accounts whose state at the broker is unknown.",
         )
+        self.unprotected_entries = self._gauge(
+            "ti_execution_unprotected_entries",
+            "Entries of leased accounts whose positions are more than what works to close them.",
+        )
         self.execution_lookups = self._counter(
             "ti_execution_lookups_total", "Look-ups of orders, by what was found.", "found"
         )

@@ -272,23 +272,6 @@ async def stale_orders(
     return [OverdueOrder(**row) for row in rows]
 
 
-async def uncovered_entries(
-    tx: Tx, account_ids: Sequence[UUID], seconds: float
-) -> list[OverdueOrder]:
-    """Final entries whose exits have not covered their fills for so long, and that are not flagged
-    yet."""
-    query = """
-        SELECT order_id, account_id, organization_id FROM (
-            SELECT * FROM orders
-            WHERE uncovered_since <= (SELECT clock_timestamp()) - make_interval(secs => $2)
-            ORDER BY uncovered_since OFFSET 0
-        ) AS uncovered
-        WHERE account_id = ANY ($1::uuid[]) LIMIT $3
-    """
-    rows = await tx.fetch(query, account_ids, seconds, SWEEP_ROWS)
-    return [OverdueOrder(**row) for row in rows]
-
-
 class UsedUpRow(FrozenStruct, kw_only=True):
     id: int
     order_key: UUID

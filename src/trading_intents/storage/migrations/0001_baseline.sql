@@ -994,7 +994,7 @@ CREATE TABLE orders (
     active boolean NOT NULL DEFAULT true,
     -- It is a leg, or has some.
     linked boolean NOT NULL DEFAULT false,
-    -- Of a final entry: since when its exits do not cover its fills, until it is flagged.
+    -- Of a final entry: since when its exits do not cover its fills, while the position is open.
     uncovered_since timestamptz,
     CONSTRAINT orders_prices_fit_type CHECK (
         (limit_price IS NOT NULL) = (order_type LIKE '%LIMIT')
@@ -1011,7 +1011,8 @@ CREATE INDEX orders_by_reference ON orders (account_id, client_reference_id, cre
 WHERE client_reference_id IS NOT NULL;
 CREATE INDEX orders_by_parent ON orders (account_id, parent_order_id, create_seq)
 WHERE parent_order_id IS NOT NULL;
-CREATE INDEX orders_uncovered ON orders (uncovered_since) WHERE uncovered_since IS NOT NULL;
+CREATE INDEX orders_flagged ON orders (account_id, create_seq) WHERE flags <> '{}';
+CREATE INDEX orders_uncovered ON orders (account_id, symbol) WHERE uncovered_since IS NOT NULL;
 CREATE INDEX orders_to_look_up ON orders (account_id, lookup_due_at)
 WHERE lookup_due_at IS NOT NULL;
 -- Orders with a command that the broker has not answered.
