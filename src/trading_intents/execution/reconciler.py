@@ -184,7 +184,11 @@ class Reconciler:
         session = self._leases.sessions.get(account_id)
         if session is None:
             return
-        failing = [row for row in overdue.used_up if row.lane == account_id]
+        failing = [
+            row
+            for row in overdue.used_up
+            if row.lane == account_id and row.id not in self._leases.held
+        ]
         unprotected = overdue.unprotected.get(id_text(account_id), ())
         try:
             if failing:

@@ -6,7 +6,7 @@ from datetime import datetime
 from uuid import UUID
 
 from trading_intents.controls.store import was_halted
-from trading_intents.execution.claims import SHOWN_KINDS
+from trading_intents.execution.claims import IS_CLAIMED, SHOWN_KINDS
 from trading_intents.execution.model import UnresolvedCommands
 from trading_intents.ids import OrganizationId
 from trading_intents.orders.ledger.store import WITH_LINKED
@@ -79,7 +79,7 @@ def looking_up(order_ids: Collection[UUID], seconds: float) -> Statement:
 async def look_up_unanswered(tx: Tx, account_ids: Sequence[UUID], seconds: float) -> bool:
     """Open orders with a command that the broker took so long ago, and that has not happened, are
     looked up. Whether there is any."""
-    query = """
+    query = f"""
         UPDATE orders SET lookup_due_at = clock_timestamp(), lookups = 0, absent_at = NULL
         WHERE order_id = ANY (ARRAY (
             SELECT order_id FROM orders o
@@ -92,10 +92,10 @@ async def look_up_unanswered(tx: Tx, account_ids: Sequence[UUID], seconds: float
                   AND (c.seq = o.pending_replace_seq OR c.action_type = 'CANCEL'
                       AND o.cancel_requested)
                 OFFSET 0
-              )
+              ) AND NOT {IS_CLAIMED}
             ORDER BY order_id FOR UPDATE SKIP LOCKED
         ))
-    """
+    """  # noqa: S608 - our own constants
     tag = await tx.execute(query, account_ids, seconds)
     return tag != "UPDATE 0"
 
@@ -285,7 +285,8 @@ class UsedUpRow(FrozenStruct, kw_only=True):
 async def used_up(
     tx: Tx, lanes: Sequence[UUID], attempt_limit: int, claim_seconds: float
 ) -> list[UsedUpRow]:
-    """Rows that are to fail: no attempt is left, and no worker runs the last one."""
+    """Rows that are to fail: no attempt is left, and no worker runs the last one, unless it is the
+    asker."""
     query = """
         WITH ended AS MATERIALIZED (
             SELECT * FROM outbox

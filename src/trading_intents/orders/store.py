@@ -32,6 +32,7 @@ from trading_intents.storage import pages
 from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.pipeline import column_types
 from trading_intents.trading import (
+    ZERO,
     ActionType,
     Environment,
     FrozenStruct,
@@ -86,6 +87,7 @@ class OrderRow(VersionTerms, kw_only=True):
     parent_order_id: IdText | None = None
     active: bool = True  # False: an exit whose entry has no fill yet
     linked: bool = False  # it is a leg, or has some
+    counted_notional: Decimal = ZERO  # what its versions added to days' sums of keys
     # Since when the exits of this final entry do not cover its fills; None once its position is
     # closed.
     uncovered_since: datetime | None = None

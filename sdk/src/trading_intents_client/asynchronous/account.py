@@ -239,7 +239,7 @@ class AsyncAccount:
 
     async def cancel_all(self, symbol: str | None = None) -> CancelledAll:
         """Asks for up to 500 open orders to be cancelled, of one symbol or of all. Safe to
-        repeat."""
+        repeat. Each costs a CANCEL of the rate limit."""
         body = given_fields(symbol=symbol)
         return await self._transport.call(
             "POST", f"{self._path}/intents/cancel-all", CancelledAll, body=body

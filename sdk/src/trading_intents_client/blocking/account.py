@@ -240,7 +240,7 @@ class Account:
 
     def cancel_all(self, symbol: str | None = None) -> CancelledAll:
         """Asks for up to 500 open orders to be cancelled, of one symbol or of all. Safe to
-        repeat."""
+        repeat. Each costs a CANCEL of the rate limit."""
         return self._loop.run(lambda: self._wrapped.cancel_all(symbol))
 
     def order(self, order_id: str) -> Order:
