@@ -79,7 +79,7 @@ class Trader:
         return answer
 
     def quote(self, symbol: str, bid: int, size: int = 100) -> None:
-        """Cents tell quotes apart."""
+        """No two of a hundred have the same cents."""
         self.quotes += 1
         cents = self.quotes % 100
         prices = f"{bid}.{cents:02}", f"{bid + 1}.{cents:02}"
@@ -176,7 +176,7 @@ class Trader:
             assert asked.account not in self.oracle.halted
             self.oracle.spend(added)
             asked.specs.append(spec)
-            asked.counted = amount
+            asked.counted = max(asked.counted, amount)
             return
         assert answer.status_code in (409, 422), answer.text
         if "max_daily_notional" in answer.text:
