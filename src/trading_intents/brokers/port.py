@@ -15,7 +15,7 @@ from trading_intents.secret import Secret
 from trading_intents.storage.database import Pool, Tx
 from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.storage.signals import Signals
-from trading_intents.telemetry import Metrics
+from trading_intents.telemetry import Log, Metrics, make_log
 from trading_intents.trading import (
     Environment,
     FrozenStruct,
@@ -383,6 +383,7 @@ class IntegrationContext:
     # Grows with each worker that takes the account: an earlier one's holder writes nothing more.
     lease_token: int = 0
     metrics: Metrics = field(default_factory=Metrics)
+    log: Log = field(default_factory=make_log)
 
     def share(self, name: str, make: Callable[[], T]) -> T:
         """Gives what is shared by that name; the first session makes it."""

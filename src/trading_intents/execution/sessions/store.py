@@ -16,6 +16,7 @@ LEASE_SECONDS = 5.0
 MAX_REPORTED = 100  # orders that wait too long
 TAKING_LOCK = 7469010  # an advisory lock
 JUST_SENT_SECONDS = 5.0
+LOST_SECONDS = 60.0
 
 
 async def enlist(tx: Tx, worker_id: UUID, old_id: UUID) -> None:
@@ -317,8 +318,18 @@ async def pending_too_old(tx: Tx, seconds: float) -> list[UUID]:
     return list(await tx.fetchval(query, seconds, MAX_REPORTED))
 
 
-async def count_unknown(tx: Tx) -> int:
-    """Orders of whatever account of which nobody knows whether the broker has them; each has its
-    look-ups."""
-    sql = "SELECT count(*) FROM orders WHERE lookup_due_at IS NOT NULL AND order_status = 'UNKNOWN'"
-    return int(await tx.fetchval(sql))
+class DoubtfulOrders(FrozenStruct):
+    unknown: int  # nobody knows whether the broker has them
+    lost: int  # open, and their brokers have not known them for LOST_SECONDS
+
+
+async def count_doubtful(tx: Tx) -> DoubtfulOrders:
+    """Orders of whatever account; each has its look-ups."""
+    query = """
+        SELECT count(*) FILTER (WHERE order_status = 'UNKNOWN') AS unknown,
+            count(*) FILTER (WHERE absent_at <= clock_timestamp() - make_interval(secs => $1))
+                AS lost
+        FROM orders WHERE lookup_due_at IS NOT NULL
+    """
+    [row] = await tx.fetch(query, LOST_SECONDS)
+    return DoubtfulOrders(**row)

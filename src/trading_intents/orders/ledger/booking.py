@@ -399,7 +399,7 @@ def position_change(
     visible = after != reported
     is_reported = (before.broker_quantity, before.differs) != (after.broker_quantity, after.differs)
     row = replace(after, received_at=now) if visible or is_reported else after
-    return PositionChange(row, is_new, visible, after.differs and is_reported)
+    return PositionChange(row, is_new, visible, bool(after.differs) and is_reported)
 
 
 def book_trades(row: PositionRow, bookings: Iterable[Booking]) -> PositionRow:

@@ -1,10 +1,12 @@
 """The matching engine: an account's book of a symbol. The same commands and quotes make the same
 orders, cash, position and events. Never fills an order from a size that the account used."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 from msgspec.structs import asdict, replace
@@ -33,6 +35,16 @@ from trading_intents.trading import (
 )
 
 OTHER_ORDER = "another_order"
+# What a step of an order changes beside orders and events.
+_CHANGING = ("account", "holding", "overfill", "_trade_left", "_just_grown")
+
+
+@dataclass(frozen=True, slots=True)
+class FailedStep:
+    """A step of an order raised an error, which ended the order, or refused its command."""
+
+    order: PaperOrder
+    error: Exception
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,9 +59,11 @@ class OrderBook:
     overfill: bool = False  # a scripted fault: the next fill is twice what it should be
     events: list[PaperEvent] = field(default_factory=list)
     changed: set[int] = field(default_factory=set)
+    failed: list[FailedStep] = field(default_factory=list)
+    _before: dict[int, PaperOrder] = field(default_factory=dict)  # the present step
     _trade_left: Decimal = ZERO
     # Exits of which the present event filled the entry.
-    _just_grown: set[int] = field(default_factory=set)
+    _just_grown: frozenset[int] = frozenset()
     _levels: rules.PriceLevels | None = None
     # Up to where the market was looked at without a match; kept in memory only.
     checked_tick: int = 0
@@ -79,7 +93,7 @@ class OrderBook:
             self._expire(quote.at)
             self.show(quote)
             self._trade_left = quote.last_size or ZERO
-            self._just_grown.clear()
+            self._just_grown = frozenset()
             queue = self._queue()
             queue.sort(key=lambda each: linked.matching_rank(self.orders, each))
             for order in queue:
@@ -94,7 +108,8 @@ class OrderBook:
         with exact():
             self._expire(now)
             for order in self._queue():
-                self._report_stop(order, now)
+                if order.report_due_at:
+                    self._try(order.number, now, partial(self._report_stop, order, now))
 
     def submit(
         self,
@@ -110,13 +125,12 @@ class OrderBook:
         with exact():
             self._expire(at)
             order = self._accepted(client_order_id, terms, at)
-            reason = refusal or rules.find_flaw(terms)
-            for leg in legs:
-                reason = reason or rules.find_flaw(leg.terms)
-            reason = reason or accounting.lacks_position(order, self._queue(), self.holding)
-            if reason is None:
-                order = self._with_reserve(order, at, legs)
-                reason = accounting.lacks_power(order, self.account)
+            try:
+                order, reason = self._judged(order, at, legs)
+            except Exception as error:
+                self.failed.append(FailedStep(order, error))
+                reason = rules.FAILED
+            reason = refusal or reason
             if reason:
                 order = replace(order, status=PaperOrderStatus.REJECTED, reserve_price=ZERO)
                 self._put(order)
@@ -128,6 +142,19 @@ class OrderBook:
                 self._accept_leg(order, leg, at)
             self._work(order.number, at, arrived=True)
             return order
+
+    def _judged(
+        self, order: PaperOrder, at: datetime, legs: Sequence[PaperLeg]
+    ) -> tuple[PaperOrder, str | None]:
+        """Gives the order with what it reserves, or the reason against it."""
+        reason = rules.find_flaw(order)
+        for leg in legs:
+            reason = reason or rules.find_flaw(leg.terms)
+        reason = reason or accounting.lacks_position(order, self._queue(), self.holding)
+        if reason:
+            return order, reason
+        order = self._with_reserve(order, at, legs)
+        return order, accounting.lacks_power(order, self.account)
 
     def _accepted(self, client_order_id: str, terms: PaperTerms, at: datetime) -> PaperOrder:
         number = self.account.orders + 1
@@ -163,7 +190,13 @@ class OrderBook:
         with exact():
             self._expire(at)
             order = order and self.orders[order.number]
-            changed, reason = self._amended(order, client_order_id, terms, at)
+            changed = None
+            try:
+                changed, reason = self._amended(order, client_order_id, terms, at)
+            except Exception as error:
+                assert order, "only an order is amended"
+                self.failed.append(FailedStep(order, error))
+                reason = rules.FAILED
             reason = refusal or reason
             if order is None or changed is None or reason:
                 self._emit(order, EventKind.REPLACE_REJECTED, at, client_order_id, reason=reason)
@@ -172,6 +205,8 @@ class OrderBook:
             self._emit(changed, EventKind.REPLACED, at, replaces=order.client_order_id)
             if changed.is_working:
                 self._work(order.number, at, arrived=True)
+            else:
+                self._end_linked(changed, at)
             return None
 
     def cancel(
@@ -189,7 +224,11 @@ class OrderBook:
             if order is None or reason:
                 self._emit(order, EventKind.CANCEL_REJECTED, at, client_order_id, reason=reason)
                 return reason
-            self._end(order, PaperOrderStatus.CANCELLED, at, None, client_order_id)
+            self._try(
+                order.number,
+                at,
+                partial(self._end, order, PaperOrderStatus.CANCELLED, at, None, client_order_id),
+            )
             return None
 
     def _amended(
@@ -250,9 +289,45 @@ class OrderBook:
             if self.orders[order.number].is_working:
                 days = order.time_in_force is TimeInForce.GOOD_TILL_CANCEL
                 reason = "good_till_cancel_ended" if days else "day_ended"
-                self._end(order, PaperOrderStatus.EXPIRED, order.expires_at, reason)
+                expire = partial(
+                    self._end, order, PaperOrderStatus.EXPIRED, order.expires_at, reason
+                )
+                self._try(order.number, order.expires_at, expire)
+
+    def _try(self, number: int, at: datetime, step: Callable[[], object]) -> None:
+        """Runs a step of an order. One that fails changes nothing, and ends its order alone."""
+        before = [(name, getattr(self, name)) for name in _CHANGING]
+        events = len(self.events)
+        self._before.clear()
+        try:
+            step()
+        except Exception as error:
+            for name, value in before:
+                setattr(self, name, value)
+            del self.events[events:]
+            self.orders |= self._before
+            self._levels = None
+            self.failed.append(FailedStep(self.orders[number], error))
+            self._reject(self.orders[number], at)
+
+    def _reject(self, order: PaperOrder, at: datetime) -> None:
+        """An order with fills is cancelled: its fills stay."""
+        status = PaperOrderStatus.CANCELLED if order.filled else PaperOrderStatus.REJECTED
+        ended = replace(order, status=status)
+        self._put(ended)
+        # The end is the latest report: a quote may be older than the order.
+        at = max(at, order.accepted_at, order.told_at or at)
+        self._emit(ended, EventKind(status.value), at, reason=rules.FAILED)
+        with suppress(Exception):  # what is linked to it goes on without it
+            self._change([*linked.after_end(self.orders, ended)], at)
+
+    def _end_linked(self, ended: PaperOrder, at: datetime, reason: str | None = None) -> None:
+        self._change(linked.after_end(self.orders, ended, reason), at)
 
     def _work(self, number: int, at: datetime, arrived: bool) -> None:
+        self._try(number, at, partial(self._match, number, at, arrived))
+
+    def _match(self, number: int, at: datetime, arrived: bool) -> None:
         order = self.orders[number]
         if order.leaves == 0:
             return  # its pair ended it in this event, or it is an exit with nothing to close
@@ -347,7 +422,7 @@ class OrderBook:
         self.overfill = False
         filled = self._book_fill(order, quantity, price, at)
         if filled.status is PaperOrderStatus.FILLED:
-            self._change(linked.after_end(self.orders, filled), at)
+            self._end_linked(filled, at)
         elif reason:
             self._end(filled, PaperOrderStatus.CANCELLED, at, reason)
         return True
@@ -360,12 +435,11 @@ class OrderBook:
         )
         if filled.quantity <= filled.filled and not linked.may_grow(self.orders, filled):
             filled = replace(filled, status=PaperOrderStatus.FILLED)
-        self.orders[order.number] = filled
-        self.changed.add(order.number)
-        self._levels = None
+        self._set(filled)
         exec_id = model.made_id(self.seed, self.account_id, "fill", self.account.events + 1)
         self._emit(filled, EventKind.FILL, at, exec_id=exec_id, quantity=quantity, price=price)
-        self._just_grown |= {each.number for each in linked.exits_of(self.orders, filled)}
+        exits = linked.exits_of(self.orders, filled)
+        self._just_grown = self._just_grown.union(each.number for each in exits)
         self._change(linked.after_fill(self.orders, filled, quantity), at)
         return filled
 
@@ -380,12 +454,17 @@ class OrderBook:
         ended = replace(order, status=status)
         self._put(ended)
         self._emit(ended, EventKind(status.value), at, client_order_id, reason=reason)
-        self._change(linked.after_end(self.orders, ended, reason), at)
+        self._end_linked(ended, at, reason)
 
     def _put(self, order: PaperOrder) -> None:
         before = self.orders.get(order.number)
         delta = order.reserved - (before.reserved if before else ZERO)
         self.account = replace(self.account, reserved=self.account.reserved + delta)
+        self._set(order)
+
+    def _set(self, order: PaperOrder) -> None:
+        if order.number in self.orders:
+            self._before.setdefault(order.number, self.orders[order.number])
         self.orders[order.number] = order
         self.changed.add(order.number)
         self._levels = None
