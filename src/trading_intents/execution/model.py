@@ -397,7 +397,7 @@ def ending_event(
         dedupe_key=f"looked_up:{client_order_id}:{kind}:{amount_text(order.quantity)}",
         client_order_id=client_order_id,
         quantity=order.quantity if is_filled else None,
-        venue_time=max(now, *times),  # it is the last report
+        venue_time=max([now, *times]),  # it is the last report
         reason=port.REPLACED_BY_BROKER if is_filled else ENDED_BY_BROKER,
     )
 

@@ -327,8 +327,10 @@ async def count_doubtful(tx: Tx) -> DoubtfulOrders:
     """Orders of whatever account; each has its look-ups."""
     query = """
         SELECT count(*) FILTER (WHERE order_status = 'UNKNOWN') AS unknown,
-            count(*) FILTER (WHERE absent_at <= clock_timestamp() - make_interval(secs => $1))
-                AS lost
+            count(*) FILTER (
+                WHERE absent_at <= clock_timestamp() - make_interval(secs => $1)
+                    AND finished_at IS NULL
+            ) AS lost
         FROM orders WHERE lookup_due_at IS NOT NULL
     """
     [row] = await tx.fetch(query, LOST_SECONDS)
