@@ -274,6 +274,9 @@ def view_of(*facts: Fact) -> OrderView:
     return derive(terms, arrived(facts), PendingCommands())
 
 
+REJECTED = dataclasses.replace(
+    WORKING, events=(replace(OVER.events[1], kind=EventKind.REJECTED, client_order_id="c"),)
+)
 PART = fill("e1", "4", coid="c", at=2)
 OF_A_LEG = BrokerEvent(kind=EventKind.CANCELLED, dedupe_key="l", parent="c", leg=Leg.STOP_LOSS)
 
@@ -289,6 +292,8 @@ OF_A_LEG = BrokerEvent(kind=EventKind.CANCELLED, dedupe_key="l", parent="c", leg
         (view_of(PART), OVER, "CANCELLED ended_by_broker"),
         (view_of(PART), dataclasses.replace(WORKING, events=(OF_A_LEG,)), None),
         (view_of(), OVER, "CANCELLED ended_by_broker"),
+        (view_of(PART), REJECTED, "CANCELLED ended_by_broker"),
+        (view_of(PART), dataclasses.replace(REJECTED, client_order_id="r1"), None),
         (view_of(), GONE, None),
         (view_of(), AWAY, None),
         (view_of(fill("e1", "10", coid="c")), OVER, None),

@@ -52,6 +52,14 @@ async def test_a_snapshot_without_an_order_ends_what_the_broker_filled_as_less(u
         await until_filled(it, intent)
 
 
+async def test_a_snapshot_that_has_an_order_as_filled_ends_it(urls: Urls) -> None:
+    async with open_filled_in_part(urls) as (it, intent):
+        await it.in_process_writer.owner.execute(LONG_SENT)
+        it.venue.orders[await it.coid(intent)].over = False  # listed as open
+        it.venue.leave_gap()
+        await until_filled(it, intent)
+
+
 @pytest.mark.usefixtures("soon")
 async def test_an_order_that_its_broker_rejects_with_a_fill_ends(urls: Urls) -> None:
     async with open_in_process(urls) as it, executing(it):

@@ -20,7 +20,7 @@ from trading_intents.loops import pause_after
 from trading_intents.orders.facts import CommandKind, FactKind
 from trading_intents.orders.ledger.matching import PlatformFact
 from trading_intents.orders.model import FINAL_STATUSES, OrderState, OrderView
-from trading_intents.trading import ZERO, FrozenStruct, amount_text, terms_of, total
+from trading_intents.trading import FrozenStruct, amount_text, terms_of
 
 CALL_SECONDS = 3.5  # from the claim: the handler's four, less the time to write the answer down
 SEND_SECONDS = 2.0  # from the claim: a command that waited longer is claimed again
@@ -39,7 +39,6 @@ CANCEL_SHARE = 5  # one in so many requests of a budget is kept for CANCELs
 
 # The reason of an order's end that only a look-up showed.
 ENDED_BY_BROKER = "ended_by_broker"
-_ENDS = frozenset({port.EventKind.CANCELLED, port.EventKind.EXPIRED, port.EventKind.REJECTED})
 # The detail of commands that are given up for it.
 RESTORED = "it was in a restored backup and had not arrived"
 
@@ -292,8 +291,9 @@ def classify_lookup(
         if was_reported or not isinstance(order, port.Absent):
             return _missing_if(was_reported and _is_proved_absent(replaced, lookup))
     if unresolved.cancel_id and not isinstance(order, port.Absent):
-        is_open = unresolved.may_grow or is_working(order)
-        return _missing_if(isinstance(order, port.OrderSnapshot) and is_open)
+        if not isinstance(order, port.OrderSnapshot):
+            return Verdict.UNKNOWN
+        return _missing_if(unresolved.may_grow or order.is_working)
     match order:
         case port.OrderSnapshot() if unresolved.is_unwanted:
             return Verdict.ALIVE
@@ -359,24 +359,6 @@ def not_delivered_fact(
     return used_up(CommandKind.CANCEL, order_id, unresolved.cancel_id)
 
 
-def is_working(order: port.Lookup) -> bool:
-    if not isinstance(order, port.OrderSnapshot) or _has_ended(order):
-        return False
-    own = _own_events(order)
-    filled = total(each.quantity or ZERO for each in own if each.kind is port.EventKind.FILL)
-    counted = max((each.cum_quantity or ZERO for each in own), default=ZERO)
-    return max(filled, counted) < order.quantity
-
-
-def _own_events(order: port.OrderSnapshot) -> list[port.BrokerEvent]:
-    """Without those of its legs."""
-    return [each for each in order.events if not (each.leg and order.client_order_id)]
-
-
-def _has_ended(order: port.OrderSnapshot) -> bool:
-    return any(each.kind in _ENDS for each in _own_events(order))
-
-
 def ending_event(
     view: OrderView, order: port.Lookup, client_order_id: str, now: datetime
 ) -> port.BrokerEvent | None:
@@ -387,8 +369,8 @@ def ending_event(
     is_open = view.state is OrderState.OPEN and not view.may_grow
     if not isinstance(order, port.OrderSnapshot) or not is_known or not is_open:
         return None
-    is_filled = 0 < order.quantity <= view.filled_quantity and not _has_ended(order)
-    if not is_filled and not _has_ended(order):
+    is_filled = 0 < order.quantity <= view.filled_quantity and not order.has_ended
+    if not is_filled and not order.has_ended:
         return None
     kind = port.EventKind.REPLACED if is_filled else port.EventKind.CANCELLED
     times = [each.venue_time for each in order.events if each.venue_time]

@@ -282,7 +282,20 @@ async def looks_up_what_is_over(run: CardRun) -> None:
     cancelled = await run.buy("3", "90")
     await run.cancel(cancelled)
     assert total((await run.found(filled)).events) == 3
-    assert _E.CANCELLED in [event.kind for event in (await run.found(cancelled)).events]
+    ended = await run.found(cancelled)
+    assert _E.CANCELLED in [event.kind for event in ended.events]
+    assert not (await run.found(filled)).is_working
+    assert not ended.is_working
+
+
+async def looks_up_the_total_of_all_versions(run: CardRun) -> None:
+    """An order that has filled the quantity of its look-up is over, also if we know of more."""
+    sent = await run.buy_filled_in_part()
+    assert (await run.found(sent)).is_working
+    changed = await run.replace(sent, "8", "90")
+    await run.expect([_E.ACCEPTED, _E.FILL, _E.REPLACED], sent, changed)
+    found = await run.found(changed)
+    assert (found.quantity, found.is_working) == (8, True), found
 
 
 async def looks_up_by_the_id_of_a_replace(run: CardRun) -> None:
@@ -303,6 +316,7 @@ async def has_open_orders(run: CardRun) -> None:
     snapshot = await run.snapshot()
     (order,) = snapshot.open_orders
     assert order.client_order_id == sent.ticket.client_order_id
+    assert order.is_working
     assert total(order.events) in (0, 4)
     assert total(snapshot.executions) == 4
 
@@ -423,6 +437,12 @@ _ORDER_CARDS = (
         "an order that was never sent is absent",
         finds_nothing_that_was_not_sent,
         suite.looks_up_for_ever,
+    ),
+    Card(
+        54,
+        "a look-up has the total of all versions, and says whether it works on",
+        looks_up_the_total_of_all_versions,
+        suite.LOOKS_UP_REPLACES,
     ),
     Card(60, "a snapshot has open orders and executions", has_open_orders, TAKES_LIMIT),
     Card(61, "a snapshot has positions, if the broker reports any", has_positions, TAKES_MARKET),
