@@ -1,5 +1,5 @@
-"""A server of the oldest PostgreSQL that we promise, run by another user as somebody else's would
-be."""
+"""A server of the oldest PostgreSQL that we promise, as Debian has it, run by another user as
+somebody else's would be."""
 
 import contextlib
 import os
@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.open_folder import open_folder
@@ -42,6 +43,7 @@ def postgres_15() -> Iterator[str]:
             stdout=subprocess.DEVNULL,
         )
         command = [f"{BINARIES}/postgres", "-D", f"{folder}/data", "-k", str(folder), "-h", ""]
+        command += ["-c", "shared_preload_libraries=pg_stat_statements"]
         with (
             (folder / "log").open("wb") as log,
             subprocess.Popen(
@@ -51,5 +53,14 @@ def postgres_15() -> Iterator[str]:
             eventually(lambda: "ready to accept" in (folder / "log").read_text(), 60)
             try:
                 yield f"postgresql://postgres@/postgres?host={folder}"
+                assert _compiled_statements(folder) == []
             finally:
                 server.terminate()
+
+
+def _compiled_statements(folder: Path) -> list[str]:
+    """Those for which the server's JIT ran, which takes up to a second each time."""
+    with psycopg.connect(host=str(folder), user="postgres", autocommit=True) as server:
+        server.execute("CREATE EXTENSION pg_stat_statements")
+        compiled = "SELECT query FROM pg_stat_statements WHERE jit_functions > 0"
+        return [query for (query,) in server.execute(compiled)]
