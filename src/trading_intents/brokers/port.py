@@ -73,9 +73,6 @@ class EventKind(StrEnum):
     FEE = "FEE"
 
 
-_ENDS = frozenset({EventKind.CANCELLED, EventKind.EXPIRED})
-
-
 class LegTicket(VersionTerms, kw_only=True):
     """An order that the broker links to the one it is sent with."""
 
@@ -235,12 +232,13 @@ class OrderSnapshot:
 
     @property
     def has_ended(self) -> bool:
+        kinds = set[EventKind]()
         for each in self._own_events:
             # Of another id it is a command that was rejected.
             is_own = each.client_order_id in (None, self.client_order_id)
-            if each.kind in _ENDS or (is_own and each.kind is EventKind.REJECTED):
-                return True
-        return False
+            if is_own or each.kind is not EventKind.REJECTED:
+                kinds.add(each.kind)
+        return bool(kinds & {EventKind.CANCELLED, EventKind.EXPIRED, EventKind.REJECTED})
 
     @property
     def is_working(self) -> bool:

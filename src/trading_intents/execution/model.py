@@ -288,11 +288,9 @@ def classify_lookup(
         was_reported = isinstance(order, port.OrderSnapshot) or replaced == port.Absent(
             never_sent=True
         )
-        if was_reported or not isinstance(order, port.Absent):
-            return _missing_if(was_reported and _is_proved_absent(replaced, lookup))
-    if unresolved.cancel_id and not isinstance(order, port.Absent):
-        if not isinstance(order, port.OrderSnapshot):
-            return Verdict.UNKNOWN
+        if was_reported:
+            return _missing_if(_is_proved_absent(replaced, lookup))
+    if unresolved.cancel_id and isinstance(order, port.OrderSnapshot):
         return _missing_if(unresolved.may_grow or order.is_working)
     match order:
         case port.OrderSnapshot() if unresolved.is_unwanted:
@@ -360,11 +358,13 @@ def not_delivered_fact(
 
 
 def ending_event(
-    view: OrderView, order: port.Lookup, client_order_id: str, now: datetime
+    view: OrderView,
+    order: port.Lookup,
+    client_order_id: str,
+    now: datetime,
 ) -> port.BrokerEvent | None:
-    """The event that ends an order that its broker no longer works, while it is open here with all
-    that the broker says of it: it filled what it worked, which is less than we knew, or it
-    ended."""
+    """The event that ends an order that is over at its broker, and open here with all that the
+    broker says of it: it filled its total there, which is less than ours, or ended."""
     is_known = view.confirmed.client_order_id == client_order_id
     is_open = view.state is OrderState.OPEN and not view.may_grow
     if not isinstance(order, port.OrderSnapshot) or not is_known or not is_open:

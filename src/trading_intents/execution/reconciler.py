@@ -250,9 +250,13 @@ class Reconciler:
             )
             recorded = [await self._recorder.record_in_tx(tx, found)]
             view = recorded[0].orders[id_text(order_id)].view
-            if ended := ending_event(
-                view, looked_up.order, looked_up.confirmed_id, self._clock.now()
-            ):
+            ended = ending_event(
+                view,
+                looked_up.order,
+                looked_up.confirmed_id,
+                self._clock.now(),
+            )
+            if ended:
                 ending = AccountRecording(session.account_ref, (ended,))
                 recorded.append(await self._recorder.record_in_tx(tx, ending))
                 view = recorded[-1].orders[id_text(order_id)].view

@@ -65,7 +65,11 @@ def _names(commands: Sequence[tuple[UUID, str]]) -> tuple[str, str]:
     return array_text(map(str, account_ids)), array_text(names)
 
 
-def looking_up(order_ids: Collection[UUID], seconds: float, is_sent: bool = True) -> Statement:
+def looking_up(
+    order_ids: Collection[UUID],
+    seconds: float,
+    is_sent: bool = True,
+) -> Statement:
     """Starts look-ups of these orders, or starts them again. What was found absent may have arrived
     since, if something was sent."""
     sql = """

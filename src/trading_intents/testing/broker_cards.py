@@ -288,20 +288,15 @@ async def looks_up_what_is_over(run: CardRun) -> None:
     assert not ended.is_working
 
 
-async def looks_up_the_total_of_all_versions(run: CardRun) -> None:
-    """An order that has filled the quantity of its look-up is over, also if we know of more."""
+async def looks_up_by_the_id_of_a_replace(run: CardRun) -> None:
+    """With the total of all versions: an order that filled the quantity of its look-up is over,
+    also if we know of more."""
     sent = await run.buy_filled_in_part()
-    assert (await run.found(sent)).is_working
     changed = await run.replace(sent, "8", "90")
     await run.expect([_E.ACCEPTED, _E.FILL, _E.REPLACED], sent, changed)
     found = await run.found(changed)
-    assert (found.quantity, found.is_working) == (8, True), found
-
-
-async def looks_up_by_the_id_of_a_replace(run: CardRun) -> None:
-    sent = await run.buy_resting("3")
-    changed = await run.replace(sent, "4", "90")
-    assert (await run.found(changed)).quantity == 4
+    assert found.quantity == 8
+    assert found.is_working
 
 
 async def finds_nothing_that_was_not_sent(run: CardRun) -> None:
@@ -437,12 +432,6 @@ _ORDER_CARDS = (
         "an order that was never sent is absent",
         finds_nothing_that_was_not_sent,
         suite.looks_up_for_ever,
-    ),
-    Card(
-        54,
-        "a look-up has the total of all versions, and says whether it works on",
-        looks_up_the_total_of_all_versions,
-        suite.LOOKS_UP_REPLACES,
     ),
     Card(60, "a snapshot has open orders and executions", has_open_orders, TAKES_LIMIT),
     Card(61, "a snapshot has positions, if the broker reports any", has_positions, TAKES_MARKET),

@@ -12,7 +12,6 @@ from trading_intents.testing.broker_suite import (
     Card,
     CardRun,
     Sent,
-    looks_up_for_ever,
     offers,
     total,
 )
@@ -43,6 +42,8 @@ async def takes_profit(run: CardRun) -> None:
     await run.quote("110", "111")
     await _expect_filled_leg(run, sent, Leg.TAKE_PROFIT, "5")
     await _expect_ended(run, sent, Leg.STOP_LOSS)
+    # What a snapshot has as open is open here for as long.
+    assert not (await run.snapshot()).open_orders
 
 
 async def stops_loss(run: CardRun) -> None:
@@ -76,19 +77,6 @@ async def ends_exits_with_an_unfilled_entry(run: CardRun) -> None:
     for leg in (Leg.TAKE_PROFIT, Leg.STOP_LOSS):
         await _expect_ended(run, sent, leg)
         assert not total(_of_leg(run, sent, leg))
-    assert not (await run.snapshot()).open_orders
-
-
-async def looks_up_legs_that_are_over(run: CardRun) -> None:
-    """What a look-up or a snapshot has as working is open here for as long."""
-    sent = await _enter(run, profit="110", loss="90")
-    legs = [_leg_sent(run, sent, leg) for leg in (Leg.TAKE_PROFIT, Leg.STOP_LOSS)]
-    assert (await run.found(legs[0])).is_working
-    await run.quote("110", "111")
-    await _expect_filled_leg(run, sent, Leg.TAKE_PROFIT, "5")
-    await _expect_ended(run, sent, Leg.STOP_LOSS)
-    for each in legs:
-        assert not (await run.found(each)).is_working
     assert not (await run.snapshot()).open_orders
 
 
@@ -183,8 +171,8 @@ def _leg_sent(run: CardRun, sent: Sent, leg: Leg) -> Sent:
     """The leg as if it had been sent by itself, under the venue's names for it."""
     (ticket,) = [each for each in sent.ticket.legs if each.leg is leg]
     named = [each.broker_order_id for each in _of_leg(run, sent, leg) if each.broker_order_id]
-    limit, stop = (each and str(each) for each in (ticket.limit_price, ticket.stop_price))
-    alone = run.ticket(ticket.side, "5", limit, stop, time_in_force=ticket.time_in_force)
+    limit = str(ticket.limit_price)
+    alone = run.ticket(ticket.side, "5", limit, time_in_force=ticket.time_in_force)
     alone = replace(alone, client_order_id=ticket.client_order_id, broker_order_id=named[0])
     return Sent(alone, port.CommandResult(outcome=Outcome.ACKED, broker_order_id=named[0]))
 
@@ -203,9 +191,6 @@ async def _expect_ended(run: CardRun, sent: Sent, leg: Leg) -> None:
     assert len(ends()) == 1, f"{leg}: {ends()}"
 
 
-LOOKS_UP_EXITS = offers(
-    OrderKind.MARKET, can=lambda broker: broker.exits and looks_up_for_ever(broker)
-)
 LINKED_CARDS = (
     Card(
         80,
@@ -228,5 +213,4 @@ LINKED_CARDS = (
     Card(
         88, "one cancels other: the stop fills, and ends the limit", cancels_the_other, LINKS_PAIRS
     ),
-    Card(89, "exits that are over are found so", looks_up_legs_that_are_over, LOOKS_UP_EXITS),
 )

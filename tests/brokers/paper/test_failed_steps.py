@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.brokers.paper.market import CASH, NOON, Market
-from tests.brokers.paper.test_properties import linked_orders, orders, quotes, run, signed
+from tests.brokers.paper.plays import linked_orders, orders, quotes, run, signed
 from tests.brokers.paper.venue import Venue, deadline
 from tests.property_sizes import examples
 from trading_intents.brokers.paper.book import accounting, linked, rules
@@ -75,7 +75,7 @@ def test_a_step_that_fails_changes_nothing_and_rejects_its_order(
         assert "2 rejected broker_failed" in market.quote(quote)
     assert (book.account.cash, book.holding.position) == before
     assert book.holding.ask_taken == book.holding.bid_taken == ZERO
-    assert [step.order.number for step in book.failed] == [2]
+    assert [order.number for order, _ in book.failed] == [2]
     assert [each.number for each in book.working() if each.parent != 2] == [
         1,
         len(book.orders),
@@ -96,19 +96,20 @@ def test_what_is_filled_of_an_order_that_fails_stays(monkeypatch: pytest.MonkeyP
     assert market.book.holding.position == 5
 
 
-def test_a_command_that_fails_is_refused_or_ends_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_fails_ends_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
     market = Market()
     market.quote("99x5 101x5")
     market.submit("buy 8 limit 90 gtc with profit 110")
+    market.submit("buy 1 limit 91")
     with monkeypatch.context() as patch:
         patch.setattr(rules, "find_flaw", lambda _: 1 / 0)
-        assert market.submit("buy 1 limit 90") == "3 rejected broker_failed"
-        assert market.replace(1, "buy 8 limit 91") == "1 replace_rejected broker_failed"
+        assert market.submit("buy 1 limit 92 gtc with profit 110") == "4 rejected broker_failed"
+        assert market.replace(3, "buy 1 limit 93") == "3 rejected broker_failed"
     with monkeypatch.context() as patch:
         break_steps(patch, lambda name, _: name == "after_end")
         assert market.cancel(1) == "1 rejected broker_failed"
     assert market.cancel(2) == "2 cancelled"
-    assert len(market.book.failed) == 3
+    assert [order.number for order, _ in market.book.failed] == [4, 3, 1]
     assert market.book.account.reserved == ZERO
 
 

@@ -205,8 +205,8 @@ class EventReader:
 
     async def reconcile(self, is_back: bool = True) -> port.AccountSnapshot:
         """Records a snapshot like streamed events, and looks up open orders that the snapshot
-        should have and lacks, or has as over. A broker that gives a complete snapshot is healthy. `is_back`: it may
-        have been unreachable until now."""
+        should have and lacks, or has as over. A broker that gives a complete snapshot is healthy.
+        `is_back`: it may have been unreachable until now."""
         async with self._dependencies.pool.transaction(read_only=True) as tx:
             seen_at = await store.read_seen(tx, self._account_ref.account_id)
             if self._balances is None:

@@ -44,7 +44,6 @@ from trading_intents.orders.ledger.matching import (
 )
 from trading_intents.orders.ledger.prices import newest_prices, reported_prices
 from trading_intents.orders.ledger.store import AccountName, parse_ledger, read_ledger
-from trading_intents.orders.model import OrderState
 from trading_intents.orders.positions import PositionRow, from_trades, reopen, take_fee
 from trading_intents.prices import store as prices_store
 from trading_intents.prices.model import ReferencePrice
@@ -60,9 +59,6 @@ REBOOK_PAGE = 1_000
 # A snapshot takes up to 10 s, and commands and the stream go on meanwhile.
 REPORT_AGE = timedelta(seconds=15)
 MAX_OVERTAKING_FILLS = 20_000  # in REPORT_AGE
-REFUSED_CHANGES = frozenset(
-    {FactKind.CANCEL_REJECTED, FactKind.REPLACE_REJECTED, FactKind.REJECTED}
-)
 Rows = TypeVar("Rows", bound=Sized)
 # What changes a position, with the number of its event.
 Step = tuple[int, TradeChange | BrokerEvent]
@@ -76,8 +72,6 @@ class RecordedAccount(FrozenStruct, kw_only=True):
     orders: Mapping[IdText, DerivedOrder]
     # Open again, though they had ended, and entries of such legs: they are looked up.
     resurrected: tuple[UUID, ...]
-    # Open, and newly refused to change by their broker, which may know more of them than we do.
-    refused: tuple[UUID, ...]
     trades: Sequence[TradeChange]  # as they are booked
     positions: Sequence[PositionChange]
     # To be published, with the trade that each reports.
@@ -146,20 +140,13 @@ async def _book(
     changes: list[TradeChange] = []
     conflicts = list(new_facts.conflicts)
     resurrected = set()
-    still_open = set()
     for order in derived:
-        if order.view.state is OrderState.OPEN:
-            still_open.add(order.row.order_id)
         if order.resurrected:
             order_id = order.row.order_id
             resurrected |= {order_id, index.entry_of(order_id)}
         changes += order.trades
         for fact in order.conflicts:
             conflicts.append((fact, order.row.order_id))
-    refused = set()
-    for fact, owner_id in (*new_facts.facts.values(), *new_facts.adopted.values()):
-        if owner_id and fact.kind in REFUSED_CHANGES and owner_id in still_open:
-            refused.add(owner_id)
     changes.sort(key=lambda change: change.event_number)
     steps = _steps_by_symbol(prepared, new_facts, changes)
     positions = await _book_positions(tx, account_ref, index, steps)
@@ -173,7 +160,6 @@ async def _book(
         new_facts=new_facts,
         orders={order.row.order_id: order for order in derived},
         resurrected=tuple(map(UUID, sorted(resurrected))),
-        refused=tuple(map(UUID, sorted(refused))),
         trades=changes,
         positions=positions,
         events=events,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import asdict, replace
 
@@ -37,14 +37,7 @@ from trading_intents.trading import (
 OTHER_ORDER = "another_order"
 # What a step of an order changes beside orders and events.
 _CHANGING = ("account", "holding", "overfill", "_trade_left", "_just_grown")
-
-
-@dataclass(frozen=True, slots=True)
-class FailedStep:
-    """A step of an order raised an error, which ended the order, or refused its command."""
-
-    order: PaperOrder
-    error: Exception
+T = TypeVar("T")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,8 +52,10 @@ class OrderBook:
     overfill: bool = False  # a scripted fault: the next fill is twice what it should be
     events: list[PaperEvent] = field(default_factory=list)
     changed: set[int] = field(default_factory=set)
-    failed: list[FailedStep] = field(default_factory=list)
-    _before: dict[int, PaperOrder] = field(default_factory=dict)  # the present step
+    # Orders that ended because a step of theirs raised an error.
+    failed: list[tuple[PaperOrder, Exception]] = field(default_factory=list)
+    # As they were before the present step; None: it made them.
+    _before: dict[int, PaperOrder | None] = field(default_factory=dict)
     _trade_left: Decimal = ZERO
     # Exits of which the present event filled the entry.
     _just_grown: frozenset[int] = frozenset()
@@ -99,7 +94,8 @@ class OrderBook:
             for order in queue:
                 is_older = quote.source is Source.POSTED and quote.number <= order.seen_quote
                 if order.number not in self._just_grown and not is_older:
-                    self._work(order.number, quote.at, arrived=False)
+                    work = partial(self._work, order.number, quote.at, arrived=False)
+                    self._try(order, quote.at, work)
             self._trade_left = ZERO
 
     def keep_time(self, now: datetime) -> None:
@@ -109,7 +105,7 @@ class OrderBook:
             self._expire(now)
             for order in self._queue():
                 if order.report_due_at:
-                    self._try(order.number, now, partial(self._report_stop, order, now))
+                    self._try(order, now, partial(self._report_stop, order, now))
 
     def submit(
         self,
@@ -119,42 +115,39 @@ class OrderBook:
         refusal: str | None = None,
         legs: Sequence[PaperLeg] = (),
     ) -> PaperOrder:
-        """Gives the order as accepted or REJECTED; `orders` has its final state. `refusal` is a
-        scripted one. Legs are accepted with it or not at all; the next market event is the first
-        that they are matched with."""
+        """Gives the order as it is then, perhaps REJECTED. `refusal` is a scripted one. Legs are
+        accepted with it or not at all; the next market event is the first that they are matched
+        with."""
         with exact():
             self._expire(at)
             order = self._accepted(client_order_id, terms, at)
-            try:
-                order, reason = self._judged(order, at, legs)
-            except Exception as error:
-                self.failed.append(FailedStep(order, error))
-                reason = rules.FAILED
-            reason = refusal or reason
-            if reason:
-                order = replace(order, status=PaperOrderStatus.REJECTED, reserve_price=ZERO)
-                self._put(order)
-                self._emit(order, EventKind.REJECTED, at, reason=reason)
-                return order
-            self._put(order)
-            self._emit(order, EventKind.ACCEPTED, at)
-            for leg in legs:
-                self._accept_leg(order, leg, at)
-            self._work(order.number, at, arrived=True)
-            return order
+            self._try(order, at, partial(self._take, order, at, refusal, legs))
+            return self.orders[order.number]
 
-    def _judged(
-        self, order: PaperOrder, at: datetime, legs: Sequence[PaperLeg]
-    ) -> tuple[PaperOrder, str | None]:
-        """Gives the order with what it reserves, or the reason against it."""
-        reason = rules.find_flaw(order)
+    def _take(
+        self,
+        order: PaperOrder,
+        at: datetime,
+        reason: str | None,
+        legs: Sequence[PaperLeg],
+    ) -> None:
+        reason = reason or rules.find_flaw(order)
         for leg in legs:
             reason = reason or rules.find_flaw(leg.terms)
         reason = reason or accounting.lacks_position(order, self._queue(), self.holding)
+        if reason is None:
+            order = self._with_reserve(order, at, legs)
+            reason = accounting.lacks_power(order, self.account)
         if reason:
-            return order, reason
-        order = self._with_reserve(order, at, legs)
-        return order, accounting.lacks_power(order, self.account)
+            order = replace(order, status=PaperOrderStatus.REJECTED, reserve_price=ZERO)
+            self._put(order)
+            self._emit(order, EventKind.REJECTED, at, reason=reason)
+            return
+        self._put(order)
+        self._emit(order, EventKind.ACCEPTED, at)
+        for leg in legs:
+            self._accept_leg(order, leg, at)
+        self._work(order.number, at, arrived=True)
 
     def _accepted(self, client_order_id: str, terms: PaperTerms, at: datetime) -> PaperOrder:
         number = self.account.orders + 1
@@ -190,24 +183,31 @@ class OrderBook:
         with exact():
             self._expire(at)
             order = order and self.orders[order.number]
-            changed = None
-            try:
-                changed, reason = self._amended(order, client_order_id, terms, at)
-            except Exception as error:
-                assert order, "only an order is amended"
-                self.failed.append(FailedStep(order, error))
-                reason = rules.FAILED
-            reason = refusal or reason
-            if order is None or changed is None or reason:
+            reason = refusal or rules.unchangeable(order)
+            if order is None or reason:
                 self._emit(order, EventKind.REPLACE_REJECTED, at, client_order_id, reason=reason)
                 return reason
-            self._put(changed)
-            self._emit(changed, EventKind.REPLACED, at, replaces=order.client_order_id)
-            if changed.is_working:
-                self._work(order.number, at, arrived=True)
-            else:
-                self._end_linked(changed, at)
-            return None
+            step = partial(self._replace, order, client_order_id, terms, at)
+            return self._try(order, at, step)
+
+    def _replace(
+        self,
+        order: PaperOrder,
+        client_order_id: str,
+        terms: PaperTerms,
+        at: datetime,
+    ) -> str | None:
+        changed, reason = self._amended(order, client_order_id, terms, at)
+        if changed is None or reason:
+            self._emit(order, EventKind.REPLACE_REJECTED, at, client_order_id, reason=reason)
+            return reason
+        self._put(changed)
+        self._emit(changed, EventKind.REPLACED, at, replaces=order.client_order_id)
+        if changed.is_working:
+            self._work(order.number, at, arrived=True)
+        else:
+            self._change(linked.after_end(self.orders, changed), at)
+        return None
 
     def cancel(
         self,
@@ -224,20 +224,19 @@ class OrderBook:
             if order is None or reason:
                 self._emit(order, EventKind.CANCEL_REJECTED, at, client_order_id, reason=reason)
                 return reason
-            self._try(
-                order.number,
-                at,
-                partial(self._end, order, PaperOrderStatus.CANCELLED, at, None, client_order_id),
-            )
+            status = PaperOrderStatus.CANCELLED
+            end = partial(self._end, order, status, at, client_order_id=client_order_id)
+            self._try(order, at, end)
             return None
 
     def _amended(
-        self, order: PaperOrder | None, client_order_id: str, terms: PaperTerms, at: datetime
+        self,
+        order: PaperOrder,
+        client_order_id: str,
+        terms: PaperTerms,
+        at: datetime,
     ) -> tuple[PaperOrder | None, str | None]:
         """Gives the replaced order, at the end of the queue; or the reason against it."""
-        reason = rules.unchangeable(order)
-        if order is None or reason:
-            return None, reason
         if (terms.symbol, terms.side, terms.kind) != (order.symbol, order.side, order.kind):
             return None, OTHER_ORDER
         self.account = replace(self.account, places=self.account.places + 1)
@@ -289,26 +288,30 @@ class OrderBook:
             if self.orders[order.number].is_working:
                 days = order.time_in_force is TimeInForce.GOOD_TILL_CANCEL
                 reason = "good_till_cancel_ended" if days else "day_ended"
-                expire = partial(
-                    self._end, order, PaperOrderStatus.EXPIRED, order.expires_at, reason
-                )
-                self._try(order.number, order.expires_at, expire)
+                ended_at = order.expires_at
+                status = PaperOrderStatus.EXPIRED
+                self._try(order, ended_at, partial(self._end, order, status, ended_at, reason))
 
-    def _try(self, number: int, at: datetime, step: Callable[[], object]) -> None:
+    def _try(self, order: PaperOrder, at: datetime, step: Callable[[], T]) -> T | None:
         """Runs a step of an order. One that fails changes nothing, and ends its order alone."""
         before = [(name, getattr(self, name)) for name in _CHANGING]
         events = len(self.events)
         self._before.clear()
         try:
-            step()
+            return step()
         except Exception as error:
             for name, value in before:
                 setattr(self, name, value)
             del self.events[events:]
-            self.orders |= self._before
-            self._levels = None
-            self.failed.append(FailedStep(self.orders[number], error))
-            self._reject(self.orders[number], at)
+            for number, was in self._before.items():
+                if was:
+                    self.orders[number] = was
+                else:
+                    del self.orders[number]
+                    self.changed.discard(number)
+            self.failed.append((order, error))
+            self._reject(self.orders.get(order.number, order), at)
+            return None
 
     def _reject(self, order: PaperOrder, at: datetime) -> None:
         """An order with fills is cancelled: its fills stay."""
@@ -321,13 +324,7 @@ class OrderBook:
         with suppress(Exception):  # what is linked to it goes on without it
             self._change([*linked.after_end(self.orders, ended)], at)
 
-    def _end_linked(self, ended: PaperOrder, at: datetime, reason: str | None = None) -> None:
-        self._change(linked.after_end(self.orders, ended, reason), at)
-
     def _work(self, number: int, at: datetime, arrived: bool) -> None:
-        self._try(number, at, partial(self._match, number, at, arrived))
-
-    def _match(self, number: int, at: datetime, arrived: bool) -> None:
         order = self.orders[number]
         if order.leaves == 0:
             return  # its pair ended it in this event, or it is an exit with nothing to close
@@ -422,7 +419,7 @@ class OrderBook:
         self.overfill = False
         filled = self._book_fill(order, quantity, price, at)
         if filled.status is PaperOrderStatus.FILLED:
-            self._end_linked(filled, at)
+            self._change(linked.after_end(self.orders, filled), at)
         elif reason:
             self._end(filled, PaperOrderStatus.CANCELLED, at, reason)
         return True
@@ -448,13 +445,13 @@ class OrderBook:
         order: PaperOrder,
         status: PaperOrderStatus,
         at: datetime,
-        reason: str | None,
+        reason: str | None = None,
         client_order_id: str | None = None,
     ) -> None:
         ended = replace(order, status=status)
         self._put(ended)
         self._emit(ended, EventKind(status.value), at, client_order_id, reason=reason)
-        self._end_linked(ended, at, reason)
+        self._change(linked.after_end(self.orders, ended, reason), at)
 
     def _put(self, order: PaperOrder) -> None:
         before = self.orders.get(order.number)
@@ -463,8 +460,7 @@ class OrderBook:
         self._set(order)
 
     def _set(self, order: PaperOrder) -> None:
-        if order.number in self.orders:
-            self._before.setdefault(order.number, self.orders[order.number])
+        self._before.setdefault(order.number, self.orders.get(order.number))
         self.orders[order.number] = order
         self.changed.add(order.number)
         self._levels = None

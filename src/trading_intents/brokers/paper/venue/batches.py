@@ -133,13 +133,12 @@ class PaperVenue:
 
     def _report_failed(self, books: AccountBooks) -> None:
         for book in books.books.values():
-            for step in book.failed:
+            for order, error in book.failed:
                 self._metrics.alert("paper_order_failed")
                 self._log.error(
                     "paper order failed",
-                    account=book.account_id,
-                    external_order_id=step.order.broker_order_id,
-                    exc_info=step.error,
+                    order=order.broker_order_id,
+                    exc_info=error,
                 )
 
     async def _run(
