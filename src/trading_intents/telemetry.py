@@ -329,7 +329,7 @@ class Metrics:
         )
         self.lost_orders = self._gauge(
             "ti_execution_lost_orders",
-            "Open orders of all accounts that their brokers have not known for a minute.",
+            "Open orders of all accounts that their brokers do not know.",
         )
         self.execution_lookups = self._counter(
             "ti_execution_lookups_total", "Look-ups of orders, by what was found.", "found"

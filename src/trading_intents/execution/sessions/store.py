@@ -16,7 +16,6 @@ LEASE_SECONDS = 5.0
 MAX_REPORTED = 100  # orders that wait too long
 TAKING_LOCK = 7469010  # an advisory lock
 JUST_SENT_SECONDS = 5.0
-LOST_SECONDS = 60.0
 
 
 async def enlist(tx: Tx, worker_id: UUID, old_id: UUID) -> None:
@@ -320,18 +319,15 @@ async def pending_too_old(tx: Tx, seconds: float) -> list[UUID]:
 
 class DoubtfulOrders(FrozenStruct):
     unknown: int  # nobody knows whether the broker has them
-    lost: int  # open, and their brokers have not known them for LOST_SECONDS
+    lost: int  # open, and their brokers do not know them
 
 
 async def count_doubtful(tx: Tx) -> DoubtfulOrders:
     """Orders of whatever account; each has its look-ups."""
     query = """
         SELECT count(*) FILTER (WHERE order_status = 'UNKNOWN') AS unknown,
-            count(*) FILTER (
-                WHERE absent_at <= clock_timestamp() - make_interval(secs => $1)
-                    AND finished_at IS NULL
-            ) AS lost
+            count(absent_at) FILTER (WHERE finished_at IS NULL) AS lost
         FROM orders WHERE lookup_due_at IS NOT NULL
     """
-    [row] = await tx.fetch(query, LOST_SECONDS)
+    [row] = await tx.fetch(query)
     return DoubtfulOrders(**row)
