@@ -193,6 +193,9 @@ def test_exits_that_each_sold_a_part_end_with_their_entry(group: Group) -> None:
     group.client.accepted(cancel(group.ids["entry"]))
     group.until(entry="CANCELLED", take_profit="FILLED", stop_loss="FILLED")
     assert group.exposure() in ([], [0, 0, 0])
+    url = f"/v1/accounts/{group.client.account['id']}/trades"
+    trades = group.client.client.get(url, headers=group.client.headers).json()["data"]
+    assert [each["leaves_quantity"] for each in trades] == ["3", "1.5", "0"]
 
 
 def test_a_halt_closes_another_position_than_that_which_exits_sold_in_parts(group: Group) -> None:
@@ -230,6 +233,7 @@ def test_an_exit_that_works_nothing_shows_so_and_keeps_no_position_from_being_cl
     group.client.accepted(replace(group.ids["take_profit"], limit("10", "108")))
     eventually(lambda: group.orders()["take_profit"]["limit_price"] == "108", WAIT_SECONDS)
     assert group.orders()["take_profit"]["quantity"] == "0"
+    assert group.exposure() == [3, 6, 0]
     group.client.accepted(cancel(group.ids["take_profit"]))
     group.until(take_profit="CANCELLED", stop_loss="CANCELLED")
     done = tenants.platform.run("audit", "verify", "--account", group.client.account["id"])
