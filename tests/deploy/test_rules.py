@@ -123,7 +123,7 @@ FAULTS: dict[str, tuple[Change, Change]] = {
 }
 
 
-# Faults of which an alert that has another one tells too.
+# Further faults of alerts that have one above.
 OTHERS: list[tuple[str, tuple[Change, Change]]] = [
     (
         "TradingIntentsOrdersUnknown",

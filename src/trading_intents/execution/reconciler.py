@@ -257,7 +257,11 @@ class Reconciler:
                 self._clock.now(),
             )
             if ended:
-                ending = AccountRecording(session.account_ref, (ended,))
+                ending = AccountRecording(
+                    session.account_ref,
+                    (ended,),
+                    also_locked=found.also_locked,
+                )
                 recorded.append(await self._recorder.record_in_tx(tx, ending))
                 view = recorded[-1].orders[id_text(order_id)].view
             unresolved = _describe(await store.read_unresolved(tx, order_id), view)

@@ -142,9 +142,13 @@ plays = st.lists(
 @given(plays)
 def test_no_play_fails(script: list[tuple[str, object]]) -> None:
     market = Market()
+    book = market.book
     for step in script:
         run(market, step)
-    assert not market.book.failed
+        if book.quote:
+            book.levels.could_match(book.quote)
+        book.levels.cents_away(10_000)
+    assert not book.failed
 
 
 @settings(max_examples=examples(200))
