@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,12 +99,17 @@ class Platform:
             async with open_infrastructure(settings, log, needs_worker=False) as parts:
                 return await work(parts)
 
-        with ThreadPoolExecutor(1) as thread:  # the caller may have an event loop of its own
-            return thread.submit(asyncio.run, provision()).result()
+        return run_apart(provision())
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(STOP_LIMIT_SECONDS)
+
+
+def run_apart(work: Coroutine[Any, Any, T]) -> T:
+    """In a thread: the caller may have an event loop of its own, as a browser's tests have."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
 
 
 def run_command(

@@ -1,14 +1,13 @@
 """Platforms for tests that need not see a first start: folders that were started before, and one
 that is shared."""
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Once, copy_folder
-from tests.platform import Platform, serving
+from tests.platform import Platform, run_apart, serving
 from tests.server_process import make_logins_quick
 from trading_intents.storage.embedded.cluster import (
     DATABASE,
@@ -27,11 +26,8 @@ def warm_original(once: Once) -> Path:
         with serving(folder) as platform:
             assert platform.client.get("/readyz").json() == {"status": "ready"}
             cluster = open_cluster(folder, "")
-            asyncio.run(
-                make_logins_quick(
-                    *(cluster.url(login, DATABASE) for login in (OWNER, LOGIN, WORKER_LOGIN))
-                )
-            )
+            urls = [cluster.url(login, DATABASE) for login in (OWNER, LOGIN, WORKER_LOGIN)]
+            run_apart(make_logins_quick(*urls))
             assert platform.stop() == 0
 
     return once("warm", make)

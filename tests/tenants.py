@@ -1,6 +1,5 @@
 """One platform with two tenants, an internal organization, and every kind of caller."""
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Databases, Urls
-from tests.platform import Platform, serving
+from tests.platform import Platform, run_apart, serving
 from trading_intents.app import open_infrastructure
 from trading_intents.config import load
 from trading_intents.identity.model import Entitlement, Permission, Scope
@@ -209,7 +208,7 @@ def _callers(tenants: Tenants) -> dict[str, Headers]:
     acme = {"x-organization-id": tenants.organization("org_acme")["id"]}
     reader = bearer(tenants.service_token("reader"))
     admin, member, read_only, no_org, closed, internal, other = map(
-        bearer, asyncio.run(_user_tokens(tenants))
+        bearer, run_apart(_user_tokens(tenants))
     )
     return {
         "none": {},

@@ -1,8 +1,8 @@
 """Runs tests in processes that are forked when all tests are collected: `pytest --workers 5
 --waiters 3`.
 
-A file's tests stay in one process. Those marked `deadline` run when all others are done, in more
-processes: one by one, but for those that share what is made once for their file.
+Tests are taken one by one, but for those that share what is made once for their file. Those marked
+`deadline` run when all others are done, in more processes.
 """
 
 import atexit
@@ -95,17 +95,15 @@ class Workers:
     def __post_init__(self) -> None:
         self.factory = self.session.config._tmp_path_factory  # type: ignore[attr-defined]  # has no public name
         self.session.config.stash[SHARED] = self.factory.getbasetemp()
-        files = defaultdict[Path, Unit](list)
+        others = defaultdict[Path | str, Unit](list)
         deadlines = defaultdict[Path | str, Unit](list)
         for item in self.session.items:
-            if item.get_closest_marker("deadline"):
-                deadlines[item.path if _shares_fixture(item) else item.nodeid].append(item)
-            else:
-                files[item.path].append(item)
-        self.files = Queue(list(files.values()))
+            units = deadlines if item.get_closest_marker("deadline") else others
+            units[item.path if _shares_fixture(item) else item.nodeid].append(item)
+        self.others = Queue(list(others.values()))
         self.deadlines = Queue(list(deadlines.values()))
-        # Each worker closes its copy of the writing end when there is no file left: the last one
-        # lets deadlines begin.
+        # Each worker closes its copy of the writing end when there is no other unit left: the last
+        # one lets deadlines begin.
         self.all_closed, self.to_close = os.pipe()
         self.waiters = self.session.config.option.waiters if deadlines else 0
 
@@ -163,7 +161,7 @@ class Workers:
             running.location = message["location"]
         getattr(hook, name)(**message)
         if self.session.shouldfail or self.session.shouldstop:
-            for queue in (self.files, self.deadlines):
+            for queue in (self.others, self.deadlines):
                 list(queue.take_all())
 
     def _work(self, connection: Connection) -> NoReturn:
@@ -199,12 +197,11 @@ class Workers:
                 self.session.config.hook.pytest_runtest_logreport(report=report)
 
     def _taken(self) -> Iterator[tuple[pytest.Item, pytest.Item | pytest.Session]]:
-        """Tests, each with the node whose fixtures stay; deadlines when nobody has a file any
-        more."""
-        for queue in (self.files, self.deadlines):
+        """Tests, each with the node whose fixtures stay; deadlines when nobody has another unit."""
+        for queue in (self.others, self.deadlines):
             for unit in queue.take_all():
                 yield from zip(unit, [*unit[1:], self.session], strict=True)
-            if queue is self.files and self.count < self.session.config.option.workers:
+            if queue is self.others and self.count < self.session.config.option.workers:
                 os.close(self.to_close)
                 os.read(self.all_closed, 1)
 
@@ -244,9 +241,14 @@ def _replace_terminal(config: pytest.Config, connection: Connection) -> None:
 
 
 def _shares_fixture(item: pytest.Item) -> bool:
-    """Whether it uses something that is made once for its file."""
+    """Whether it uses something that is made once for its file, or that its file makes once."""
     made = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]  # has no public name
-    return any(definitions[-1].scope == "module" for definitions in made)
+    used = [definitions[-1] for definitions in made]
+    of_file = item.nodeid.partition("::")[0]
+    return any(
+        each.scope == "module" or (each.scope != "function" and each.baseid == of_file)
+        for each in used
+    )
 
 
 def _crashed(running: Running, status: int) -> pytest.TestReport:

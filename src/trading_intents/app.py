@@ -397,7 +397,7 @@ def trading_routes(infra: Infrastructure, services: Services, vault: Vault) -> t
         *price_routes(read_accounts, gates["write_reference_prices"], references, accounts),
         submit_route(submit, services.callers, accounts, writer, services.limits),
         *intent_routes(read_intents, gates["read_controls"], accounts, intents),
-        *reduction_routes(submit, accounts, intents, writer),
+        *reduction_routes(submit, accounts, intents, writer, services.limits),
         *order_routes(read_intents, accounts, Orders(pool, prices)),
     )
 

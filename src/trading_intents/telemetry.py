@@ -331,6 +331,10 @@ class Metrics:
             "ti_execution_lost_orders",
             "Open orders of all accounts that their brokers do not know.",
         )
+        self.unprotected_entries = self._gauge(
+            "ti_execution_unprotected_entries",
+            "Entries of leased accounts whose positions are more than what works to close them.",
+        )
         self.execution_lookups = self._counter(
             "ti_execution_lookups_total", "Look-ups of orders, by what was found.", "found"
         )

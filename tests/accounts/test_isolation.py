@@ -146,8 +146,8 @@ INTENT_ROWS = {
     " VALUES ($2, 'A', $1, 0, 0, 0)",
     "halts": "(id, organization_id, account_id, reason, cancel_orders, close_positions, state, principal_type,"
     " principal_id) VALUES (gen_random_uuid(), $1, $2, 'r', true, false, 'done', 'USER', 'u')",
-    "halt_parts": "(halt_id, account_id, organization_id, state, base_seq, seen_seq, orders, orders_done, symbols,"
-    " positions_done, waiting) VALUES (gen_random_uuid(), $2, $1, 'done', 0, 0, 0, 0, '{}', 0, '[]')",
+    "halt_closings": "(halt_id, account_id, organization_id, symbols, positions_done, waiting)"
+    " VALUES (gen_random_uuid(), $2, $1, '{}', 0, '[]')",
     "balances": "(account_id, organization_id, as_of) VALUES ($2, $1, now())",
     "reference_prices": "(organization_id, environment, symbol, price, source, as_of)"
     " VALUES ($1, 'live', upper(left($2::uuid::text, 8)), 1, 'trade', now())",

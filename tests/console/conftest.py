@@ -29,10 +29,10 @@ PHONE: Any = {"width": 390, "height": 844}
 LIMIT_SECONDS = 30.0
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def browser() -> "Iterator[Browser]":
-    """For each test anew: playwright's event loop runs as long as it does, and other tests have
-    their own."""
+    """For each file anew: playwright's event loop runs as long as it does, and other files' tests
+    have their own."""
     with open_browser() as browser:
         yield browser
 

@@ -36,7 +36,7 @@ def test_cancel_all_appends_a_cancel_for_each_open_order(trader: Trader) -> None
             "API_KEY",
         )
         trader.until(each["intent_id"], "CANCELLED")
-    assert trader.cancel_all({}).json() == {"intents": [], "more": False}
+    assert trader.cancel_all({}).json() == {"intents": [], "pending": 0, "more": False}
 
 
 def test_cancel_all_of_a_symbol_leaves_the_others(trader: Trader) -> None:
@@ -65,6 +65,29 @@ def test_cancel_alls_at_once_append_one_cancel_for_each_order(trader: Trader) ->
     assert sorted(answered) == sorted(orders)
     for each in orders:
         trader.until(each, "CANCELLED")
+
+
+def test_cancel_alls_at_once_of_many_orders_are_all_served(trader: Trader) -> None:
+    """Each order gets one CANCEL, whoever asks how often; a caller who is to ask again does."""
+    orders = set(trader.create_many(3 * MAX_CANCELS))
+
+    async def ask(client: httpx.AsyncClient) -> list[str]:
+        cancelled: list[str] = []
+        more = True
+        while more:
+            answer = await client.post(url)
+            assert answer.status_code == 202, answer.text
+            cancelled += [each["intent_id"] for each in answer.json()["intents"]]
+            more = answer.json()["more"]
+        return cancelled
+
+    async def ask_at_once() -> list[list[str]]:
+        async with httpx.AsyncClient(timeout=30, headers=trader.headers, verify=False) as client:
+            return await asyncio.gather(*(ask(client) for _ in range(30)))
+
+    url = f"{trader.tenants.platform.url}/v1/accounts/{trader.account}/intents/cancel-all"
+    cancelled = [each for own in asyncio.run(ask_at_once()) for each in own]
+    assert sorted(cancelled) == sorted(orders)
 
 
 def test_cancel_all_takes_500_at_a_time(trader: Trader) -> None:

@@ -96,6 +96,10 @@ FAULTS: dict[str, tuple[Change, Change]] = {
         lambda it: it.metrics.unknown_orders.set(1),
         lambda it: it.metrics.unknown_orders.set(0),
     ),
+    "TradingIntentsUnprotected": (
+        lambda it: it.metrics.unprotected_entries.set(1),
+        lambda it: it.metrics.unprotected_entries.set(0),
+    ),
     "TradingIntentsExecutionAlert": (
         lambda it: it.metrics.alert("conflicting_execution"),
         lambda it: None,

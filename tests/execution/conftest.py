@@ -11,7 +11,7 @@ from tests.execution.ledger_invariants import assert_true_books
 from tests.execution.recorded_orders import Books, open_books
 from tests.kept_connections import keeping
 from trading_intents.execution import dispatcher, reconciler
-from trading_intents.execution.halting import parts
+from trading_intents.execution.halting import closing
 from trading_intents.execution.halting import worker as halt_worker
 from trading_intents.execution.sessions import leases
 from trading_intents.outbox import model as outbox_model
@@ -50,8 +50,8 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     often they look, nor that they are signalled: for halts, commands that are due, orders in doubt,
     and accounts that changed."""
     monkeypatch.setattr(halt_worker, "SWEEP_SECONDS", SOON_SECONDS)
-    monkeypatch.setattr(halt_worker, "ADD_UP_SECONDS", SOON_SECONDS)
-    monkeypatch.setattr(parts, "PAUSES_SECONDS", (SOON_SECONDS,))
+    monkeypatch.setattr(halt_worker, "COUNT_SECONDS", SOON_SECONDS)
+    monkeypatch.setattr(closing, "PAUSES_SECONDS", (SOON_SECONDS,))
     monkeypatch.setattr(dispatcher, "POLL_SECONDS", SOON_SECONDS)
     monkeypatch.setattr(reconciler, "POLL_SECONDS", SOON_SECONDS)
     monkeypatch.setattr(reconciler, "RARE_POLL_SECONDS", SOON_SECONDS)

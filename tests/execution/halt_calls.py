@@ -16,8 +16,8 @@ from trading_intents.controls.halts.model import (
     HaltScope,
     HaltTerms,
 )
-from trading_intents.execution.halting.parts import HaltPart
 from trading_intents.ids import OrganizationId
+from trading_intents.intents.writing.system import PlatformActions
 
 ADMIN = HaltPrincipal(HaltPrincipalType.USER, "admin")
 
@@ -114,11 +114,11 @@ async def closing_orders(in_process: InProcessExecution, found: Halt, count: int
 
 
 def stay_after_appending(patched: pytest.MonkeyPatch) -> None:
-    """A part that has appended its commands does nothing more, until its worker ends."""
-    append = HaltPart._append
+    """A step of a halt that has appended its commands does nothing more, until its worker ends."""
+    append = PlatformActions.append
 
-    async def append_and_stay(self: HaltPart, *given: Any) -> None:
+    async def append_and_stay(self: PlatformActions, *given: Any) -> None:
         await append(self, *given)
         await asyncio.Event().wait()
 
-    patched.setattr(HaltPart, "_append", append_and_stay)
+    patched.setattr(PlatformActions, "append", append_and_stay)

@@ -18,6 +18,7 @@ from tests.intents.http_client import (
     market,
     open_trading_client,
     replace,
+    stop,
 )
 from tests.tenants import Tenants
 from tests.waiting import eventually
@@ -262,3 +263,45 @@ def test_a_halt_cancels_the_exits_and_closes_what_their_entry_filled(group: Grou
     group.until(take_profit="CANCELLED", stop_loss="CANCELLED")
     assert group.position() == "0"
     assert group.exposure() in ([], [0, 0, 0])
+
+
+# Takes more than five seconds: for so long exits may fall short.
+def test_an_entry_is_unprotected_until_other_orders_cover_it(
+    group: Group, tenants: Tenants
+) -> None:
+    client = group.client
+    url = f"/v1/accounts/{client.account['id']}/orders"
+
+    def is_unprotected() -> bool:
+        query = {"flag": "unprotected", "symbol": group.symbol}
+        found = client.client.get(url, params=query, headers=client.headers).json()["data"]
+        shown = client.client.get(f"{url}/{group.ids['entry']}", headers=client.headers).json()
+        assert [each["order_id"] for each in found] in ([], [group.ids["entry"]])
+        counted = metric("ti_execution_unprotected_entries")
+        return bool(found and shown["flags"] == ["unprotected"] and counted == 1)
+
+    def is_covered() -> bool:
+        shown = client.client.get(f"{url}/{group.ids['entry']}", headers=client.headers).json()
+        return shown["flags"] == [] and metric("ti_execution_unprotected_entries") == 0
+
+    def metric(name: str) -> float:
+        lines = tenants.platform.client.get("/metrics").text.splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+    def place(spec: Body, side: str = "SELL") -> str:
+        answer = client.submit(create(spec, group.symbol, side))
+        assert answer.status_code == 202, answer.text
+        return str(answer.json()["intent_id"])
+
+    group.submit(market("10"), "BUY", exits=EXITS)
+    group.until(**COVERED)
+    for name in ("take_profit", "stop_loss"):
+        client.submit(cancel(group.ids[name]))
+    eventually(is_unprotected, WAIT_SECONDS)
+    other = place(stop("10", "80"))
+    eventually(is_covered, WAIT_SECONDS)
+    assert client.submit(cancel(other)).status_code == 202
+    eventually(is_unprotected, WAIT_SECONDS)
+    place(market("10"))
+    eventually(is_covered, WAIT_SECONDS)
+    assert group.position() == "0"

@@ -27,6 +27,10 @@ from tests.execution.halt_calls import (
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
 from tests.fakes import Act
 from trading_intents.controls.halts.model import Halt
+from trading_intents.execution.halting import store
+from trading_intents.execution.halting import worker as halt_worker
+from trading_intents.execution.halting.store import HaltedAccount
+from trading_intents.execution.halting.worker import HaltWorker
 
 pytestmark = pytest.mark.usefixtures("soon")
 
@@ -267,3 +271,90 @@ async def test_a_worker_that_ends_in_between_is_followed_by_another(urls: Urls) 
             row["intent_id"] for row in await actions(in_process, found, "CANCEL")
         ) == sorted(intents)
         assert in_process.venue.duplicates == []
+
+
+EMPTY = 1_000
+# Of a broker that is not there, so that their sessions do nothing.
+ADD_EMPTY = """
+    WITH made AS (
+        INSERT INTO accounts (id, organization_id, name, broker, environment)
+        SELECT gen_random_uuid(), $1, 'empty', 'none', 'paper' FROM generate_series(1, $2)
+        RETURNING id, organization_id
+    )
+    INSERT INTO account_heads (account_id, organization_id) SELECT id, organization_id FROM made
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("empty", [0, EMPTY])
+async def test_accounts_with_nothing_to_end_cost_a_halt_no_step_and_no_row(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch, empty: int
+) -> None:
+    """The first look finds every order that can still trade, and each account is stepped as if it
+    were alone."""
+    looks: list[list[HaltedAccount]] = []
+    stepped: list[UUID] = []
+    look = store.halted_accounts
+    step = HaltWorker._step
+
+    async def noted_look(*given: Any) -> list[HaltedAccount]:
+        if found := await look(*given):
+            looks.append(found)
+        return found
+
+    async def noted_step(self: HaltWorker, halted: HaltedAccount) -> None:
+        stepped.append(halted.account_id)
+        await step(self, halted)
+
+    monkeypatch.setattr(store, "halted_accounts", noted_look)
+    monkeypatch.setattr(HaltWorker, "_step", noted_step)
+    async with open_in_process(urls, accounts=3) as in_process:
+        writer = in_process.in_process_writer
+        await writer.owner.execute(ADD_EMPTY, writer.organization, empty)
+        async with executing(in_process) as execution:
+            await in_process.until_true(lambda: len(execution.leases.sessions) == 3 + empty)
+            open_orders = dict.fromkeys(writer.accounts[:2], 4)
+            for account, count in open_orders.items():
+                await working(in_process, count, account=account)
+            found = await halt(in_process, whole=True, close_positions=True)
+            await until(in_process, found, state="done", orders=8, orders_done=8, positions=0)
+        first = {each.account_id: len(each.due) for each in looks[0]}
+        assert first == open_orders
+        assert sorted(stepped) == sorted(open_orders)
+        assert await writer.owner.fetchval("SELECT count(*) FROM halt_closings") == 0
+
+
+async def test_many_orders_are_cancelled_in_as_few_looks_as_one_account_needs(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More accounts than an organization's share of steps are begun in one look."""
+    monkeypatch.setattr(halt_worker, "MAX_STEPS_EACH", 2)
+    looks = 0
+    look = store.halted_accounts
+
+    async def counted(*given: Any) -> list[HaltedAccount]:
+        nonlocal looks
+        found = await look(*given)
+        looks += any(each.due for each in found)
+        return found
+
+    monkeypatch.setattr(store, "halted_accounts", counted)
+    monkeypatch.setattr(halt_worker, "MIN_ROUND_SECONDS", 1.0)
+    async with open_in_process(urls, accounts=8) as in_process, executing(in_process):
+        for account in in_process.in_process_writer.accounts:
+            await working(in_process, 1, account=account)
+        found = await halt(in_process, whole=True)
+        await until(in_process, found, state="done", orders=8, orders_done=8)
+        assert looks == 1
+
+
+async def test_a_position_that_appears_under_a_done_halt_is_closed(urls: Urls) -> None:
+    """A fill that the broker reports late, of an order that is over."""
+    async with open_in_process(urls) as in_process, executing(in_process):
+        (intent,) = await working(in_process)
+        found = await halt(in_process, close_positions=True)
+        await until(in_process, found, state="done", orders_done=1, positions=0)
+        in_process.fill(await in_process.coid(intent), "4")
+        (closing,) = await closing_orders(in_process, found)
+        in_process.fill(await in_process.coid(closing), "4")
+        await until(in_process, found, state="done", positions=1, positions_done=1)

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("soon")
 @pytest.fixture
 def lasting_claims(monkeypatch: pytest.MonkeyPatch) -> None:
     """A claim holds, and its outcome is asked for, however slow the machine is."""
-    for module in (dispatcher, intents_queue, outcomes):
+    for module in (intents_queue, outcomes):
         monkeypatch.setattr(module, "CLAIM_SECONDS", HOUR_SECONDS)
     monkeypatch.setattr(dispatcher, "HANDLER_SECONDS", HOUR_SECONDS)
 

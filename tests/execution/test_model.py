@@ -79,7 +79,6 @@ CONTEXT = SendContext(
     ),
     now=datetime(2026, 1, 5, 15, tzinfo=UTC),
     age_seconds=1.0,
-    claim_seconds=0.1,
     order_status="PENDING_NEW",
     acknowledged=False,
     cancel_requested=False,
@@ -157,7 +156,6 @@ def said(decision: SendDecision) -> str:
         ({"limits": NO_SHORTS}, "send"),
         ({"limits": NO_SHORTS, "ticket": replace(SHORT, side=OrderSide.SELL)}, "send"),
         ({"account_disabled": True}, "REFUSED account_disabled"),
-        ({"claim_seconds": 2.1}, "hold"),
         ({"is_resend": True}, "send"),
         ({"is_resend": True, "age_seconds": 30.1}, "NOT_DELIVERED"),
         (
@@ -178,7 +176,7 @@ def test_a_command_is_good_for_a_limited_time_unless_it_is_a_cancel() -> None:
     cancel = decide_send(replace(CONTEXT, command=CANCEL, acknowledged=True))
     assert isinstance(create, Send)
     assert isinstance(cancel, Send)
-    assert (create.left_seconds, create.call_seconds) == (29.0, 3.4)
+    assert create.left_seconds == 29.0
     assert cancel.left_seconds is None
 
 

@@ -92,6 +92,19 @@ def test_whatever_an_organization_takes_the_next_one_has_room() -> None:
     assert len(queue) <= MAX_WAITING
 
 
+def test_a_full_queue_says_which_it_is_and_how_much_of_it_is_the_callers() -> None:
+    queue = SubmissionQueue()
+    own = len(fill(queue, "a"))
+    others = len(fill(queue, "b"))
+    with pytest.raises(Unavailable) as full:
+        queue.put(pending("a"))
+    assert full.value.detail == (
+        f"the queue of CREATEs and REPLACEs is full: of the {MAX_WAITING - CANCEL_RESERVE} commands "
+        f"that may wait in this process, {own + others} do, {own} of them CREATEs and REPLACEs of "
+        "this organization; try again"
+    )
+
+
 def test_a_command_that_nobody_waits_for_takes_no_room() -> None:
     queue = SubmissionQueue()
     answers = list[SubmitOutcome]()

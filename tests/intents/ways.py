@@ -156,7 +156,7 @@ class Ways:
         keys = (caller.limit_key, caller.organization_limit_key)
         reported = {}
         for bucket in (Bucket.SUBMITS, Bucket.CANCELS):
-            if self.limits.has(bucket, *keys):
+            if self.limits.left(bucket, *keys) >= 1:
                 reported[bucket.value] = dict(self.limits.take(bucket, *keys))[
                     b"ratelimit"
                 ].decode()

@@ -204,7 +204,7 @@ async def test_a_claim_of_intents_changes_no_index(pool: Pool) -> None:
     claiming = claim_by_lane({str(lane): count}, "true", count, LIMIT, uuid.uuid4())
     async with pool.transaction(plans="by_key") as tx:
         await tx.execute(
-            claiming.sql, [lane], [count], count, LIMIT, uuid.uuid4(), uuid.UUID(int=0)
+            claiming.sql, [lane], [count], count, LIMIT, uuid.uuid4(), uuid.UUID(int=0), []
         )
         row = await tx.fetchrow(
             """

@@ -18,7 +18,7 @@ MADE_UP = {
         DROP POLICY worker ON paper_events;
         DROP TRIGGER rules_gone ON accounts;
         LOCK TABLE halts IN ACCESS EXCLUSIVE MODE;
-        LOCK TABLE halt_parts IN SHARE ROW EXCLUSIVE MODE;
+        LOCK TABLE halt_closings IN SHARE ROW EXCLUSIVE MODE;
         CREATE TRIGGER append_only BEFORE DELETE ON equity_points
         FOR EACH ROW EXECUTE FUNCTION refuse_change();
         CREATE CONSTRAINT TRIGGER rules_changed AFTER INSERT ON key_budgets

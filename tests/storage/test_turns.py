@@ -10,6 +10,8 @@ import pytest
 
 from tests.conftest import Urls
 from tests.waiting import eventually_async
+from trading_intents.errors import Unavailable
+from trading_intents.storage import database
 from trading_intents.storage.database import (
     SERVICE_ROLE,
     WORKER_ROLE,
@@ -122,3 +124,26 @@ async def test_a_worker_may_use_every_connection_for_one_organization(
         ):
             for _ in range(4):
                 await stack.enter_async_context(pool.transaction([A], read_only=True))
+
+
+async def test_a_refusal_names_the_connections_that_are_all_in_use(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "ACQUIRE_LIMIT_SECONDS", 0.1)
+    async with open_pool(urls.login, SERVICE_ROLE, 6, Metrics(), is_fair=True) as pool:
+        held = Held(pool)
+        for name in ("A1", "A2"):
+            await held.open(name, A)
+        await held.until(2)
+        own = "all connections of this process to the database that an organization may have"
+        with pytest.raises(Unavailable, match=own):
+            async with pool.transaction([A]):
+                pass
+        for name in ("1", "2", "3", "4"):
+            await held.open(name)
+        await held.until(6)
+        everyone = "all connections of this process to the database are in use"
+        with pytest.raises(Unavailable, match=everyone):
+            async with pool.transaction([B]):
+                pass
+        await held.close("A1", "A2", "1", "2", "3", "4")

@@ -178,7 +178,11 @@ async def test_an_agent_replaces_cancels_closes_and_halts(
         account.order(closing[0]["intent_id"]).wait()
         trades = (await call(client, "list_trades", **of))["data"]
         assert [trade["side"] for trade in trades] == ["SELL", "BUY"], "newest first"
-        assert (await call(client, "cancel_all", **of)) == {"intents": [], "more": False}
+        assert (await call(client, "cancel_all", **of)) == {
+            "intents": [],
+            "pending": 0,
+            "more": False,
+        }
         assert Decimal((await call(client, "get_quote", **of, symbol="AAPL"))["bid"]) > 0
         assert (await call(client, "halt", **of, reason="strange news"))["reason"] == "strange news"
         refused = await call(client, "place_order", **create, idempotency_key="late")

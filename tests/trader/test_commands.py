@@ -48,6 +48,8 @@ def test_a_limit_order_is_shown_replaced_and_cancelled(run: Command, account: Ac
     assert [
         o["order_status"] for o in lines(run("orders", "--status", "cancelled,new", "--json"))
     ] == ["CANCELLED"]
+    assert run("orders", "--flag", "unprotected").stdout == "no orders\n"
+    assert run("orders", "--flag", "bare").exit_code != 0
 
 
 def test_a_halt_stops_and_a_resume_lets_trade_again(run: Command) -> None:
@@ -65,6 +67,18 @@ def test_a_halt_stops_and_a_resume_lets_trade_again(run: Command) -> None:
     assert "Account('" not in again.stderr
     assert run("buy", "AAPL", "1").exit_code == 0
     assert run("halt", "x", "--all", "--account", "y").exit_code == USAGE
+
+
+def test_a_halt_prints_what_it_found(run: Command, account: Account) -> None:
+    run("buy", "AAPL", "2", "--wait")
+    placed = lines(run("buy", "ACME", "5", "--limit", "1.5", "--json"))[0]
+    account.order(placed["intent_id"]).wait(until="NEW")
+    kept = run("halt", "news", "--keep-orders").stdout
+    assert kept == f"halted: account {account.id}, done\n"
+    found = run("halt", "news", "--close-positions").stdout
+    assert re.fullmatch(rf"halted: account {account.id}, \w+, 1 orders, 1 positions\n", found)
+    (answered,) = lines(run("halt", "news", "--close-positions", "--json"))
+    assert (answered["orders"], answered["positions"]) == (1, 1)
 
 
 def test_money_and_prices_are_shown_and_all_orders_cancelled(

@@ -53,7 +53,6 @@ def claimed_row(command: ClaimedCommand, token: UUID) -> ClaimedRow:
 def send_context(
     command: ClaimedCommand, client_id: str, max_age_seconds: float, kept_by: str | None
 ) -> SendContext:
-    assert command.claim_seconds is not None
     kind = COMMANDS[command.event_type]
     return SendContext(
         command=kind,
@@ -61,7 +60,6 @@ def send_context(
         ticket=_order_ticket(command, client_id),
         now=command.now,
         age_seconds=command.age_seconds,
-        claim_seconds=command.claim_seconds,
         order_status=command.order_status,
         acknowledged=command.acknowledged,
         is_leg=command.is_leg,

@@ -32,6 +32,15 @@ from trading_intents.trading import (
 ACTION_TYPES = {"intent.create": "CREATE", "intent.replace": "REPLACE", "intent.cancel": "CANCEL"}
 # Of facts by which an order is acknowledged.
 SHOWN_KINDS = ", ".join(f"'{kind}'" for kind in sorted(ALIVE))
+# A command of the order `o` is claimed: a worker awaits its answer, or has ended, and then the
+# next claim looks the order up.
+IS_CLAIMED = """
+    EXISTS (
+        SELECT FROM outbox r
+        WHERE r.order_key = o.order_id AND r.queue = 'intents' AND r.finished_at IS NULL
+          AND r.status = 'processing' OFFSET 0
+    )
+"""
 # Locks the orders of the rows that this transaction has claimed, without those that another
 # transaction holds: a transaction that holds an order and waits for a row must not wait for us.
 LOCK_CLAIMED_ORDERS = Statement(
@@ -86,7 +95,7 @@ class ClaimedCommand(CommandState, kw_only=True):
     record: TicketRecord
     legs: tuple[ClaimedLeg, ...]  # of a CREATE: those that are sent with it
     external_order_id: str | None
-    claim_seconds: float | None  # None: the account's lease is not ours any more
+    is_ours: bool  # the account's lease is
     sends: int  # attempts that are marked
     is_open: bool  # whether the last attempt's outcome is not recorded
     last_error: str | None  # of its last attempt
@@ -102,9 +111,7 @@ _READ_CLAIMED = f"""
         act.record::json, asked.leg IS NOT NULL AS is_leg, linked.legs, asked.order_status,
         asked.external_order_id, asked.cancel_requested, asked.lookups, clock_timestamp() AS now,
         extract(epoch FROM clock_timestamp() - act.created_at) AS age_seconds,
-        CASE WHEN lease.is_ours
-            THEN extract(epoch FROM clock_timestamp() - asked.claimed_at) END AS claim_seconds,
-        marked.sends, marked.is_open, asked.is_resend,
+        coalesce(lease.is_ours, false) AS is_ours, marked.sends, marked.is_open, asked.is_resend,
         EXISTS (
             SELECT FROM facts f
             WHERE f.order_id = asked.order_id AND f.kind IN ({SHOWN_KINDS}) OFFSET 0
@@ -126,7 +133,7 @@ _READ_CLAIMED = f"""
         SELECT r.id AS row_id, r.event_type, r.attempts, r.organization_id, r.lane AS account_id,
             r.order_key AS order_id, (r.payload ->> 'seq')::bigint AS seq,
                 r.payload ? 'resend' AS is_resend,
-            r.claimed_at, r.last_error, ord.symbol, ord.order_status, ord.external_order_id,
+            r.last_error, ord.symbol, ord.order_status, ord.external_order_id,
                 ord.cancel_requested,
             ord.lookups, ord.command_seq, ord.leg, ord.linked
                 AND r.event_type = 'intent.create' AS has_legs,

@@ -26,7 +26,7 @@ from trading_intents.orders.ledger.recording import answer_facts
 from trading_intents.orders.model import OrderState
 from trading_intents.outbox import intents_queue as queue
 from trading_intents.outbox import model as outbox
-from trading_intents.outbox.model import CLAIM_SECONDS, HANDLER_SECONDS, ClaimedRow
+from trading_intents.outbox.model import HANDLER_SECONDS, ClaimedRow
 from trading_intents.outbox.outcomes import ENDED, log_failures, reason_of
 from trading_intents.outbox.queue import FailedAttempt, releasing
 from trading_intents.outbox.worker import WorkerContext
@@ -39,13 +39,13 @@ POLL_SECONDS = 1.0
 MAX_BATCH = 256
 NO_ROOM = -1  # instead of a wake-up count: the claim was limited
 # Commands that are claimed and not recorded yet are no more than were recorded in the last
-# RECORDED_SECONDS, so that none waits much longer than that, and claims do not expire when
-# recording is slow. With a smaller minimum, brokers that take longer than SLOW_SECONDS would leave
-# no room to others meanwhile.
+# RECORDED_SECONDS, so that none waits much longer than that. With a smaller minimum, brokers that
+# take longer than SLOW_SECONDS would leave no room to others meanwhile.
 MIN_UNRECORDED = 128
 MAX_IN_FLIGHT = 512
 RECORDED_SECONDS = 2.0
 SLOW_SECONDS = 0.25
+CALL_SECONDS = 3.5  # of a broker's call
 # Before a command is claimed again whose order another transaction holds.
 LOCKED_PAUSE_SECONDS = 0.02
 NOT_OURS_SECONDS = 0.5
@@ -183,6 +183,7 @@ class Dispatcher:
             attempt_limit=self._attempt_limit,
             token=batch.token,
             after_lane=self._last_lane,
+            held=self._leases.held,
         )
         statements = [
             claim,
@@ -263,7 +264,7 @@ class Dispatcher:
         decision: model.SendDecision
         if command.order_id not in locked_ids or not is_steady:
             decision = model.Hold(LOCKED_PAUSE_SECONDS)
-        elif command.claim_seconds is None or session is None:
+        elif not command.is_ours or session is None:
             decision = model.Hold(NOT_OURS_SECONDS)
         else:
             kept_by = session.hindrance(command.age_seconds) or command.last_error or NOT_TAKEN
@@ -298,10 +299,12 @@ class Dispatcher:
         assert decided.session is not None
         session = decided.session
         session.in_flight += 1
+        self._leases.held.add(decided.command.row_id)
         self._in_flight += 1
 
         def on_end(task: asyncio.Task[None]) -> None:
             session.in_flight -= 1
+            self._leases.held.discard(decided.command.row_id)
             self._in_flight -= 1
             self._sending.discard(task)
             if wakes != self._wakeup.count:
@@ -364,7 +367,7 @@ class Dispatcher:
         # If writing them fails, the next claim finds the command marked as sent, and it is looked
         # up.
         session.remember(entry.events)
-        await self._record(entry, row, since_seconds)
+        await self._record(entry, row, session, since_seconds)
 
     async def _send(
         self, session: BrokerSession, command: CommandKind, send: model.Send, since_seconds: float
@@ -373,7 +376,7 @@ class Dispatcher:
         if send.left_seconds is not None:
             ticket = replace(ticket, not_after=since_seconds + send.left_seconds)
         # By then another worker may have the lease.
-        deadline = min(since_seconds + send.call_seconds, self._leases.valid_until)
+        deadline = min(self._clock.monotonic() + CALL_SECONDS, self._leases.valid_until)
         with (
             self._metrics.execution_call_seconds.labels(command.lower()).time(),
             self._discounting_slow(),
@@ -426,9 +429,11 @@ class Dispatcher:
         self._wakeup.wake_after(delay)
         return replace(entry, failed_attempt=FailedAttempt(row, reason, after_seconds))
 
-    async def _record(self, entry: RecorderEntry, row: ClaimedRow, since_seconds: float) -> None:
-        """Retries until the claim has expired; then another worker finds the command marked as sent
-        and looks it up."""
+    async def _record(
+        self, entry: RecorderEntry, row: ClaimedRow, session: BrokerSession, since_seconds: float
+    ) -> None:
+        """Retries while the lease holds; after that its next worker finds the command marked as
+        sent and looks it up."""
         while True:
             try:
                 written = await self._recorder.write(entry)
@@ -440,7 +445,7 @@ class Dispatcher:
                     row=row.id,
                     reason=reason_of(error),
                 )
-                if self._clock.monotonic() - since_seconds > CLAIM_SECONDS:
+                if self._leases.sessions.get(session.account_ref.account_id) is not session:
                     return
                 await asyncio.sleep(RETRY_SECONDS[0])
         self._recorded.append(self._clock.monotonic())

@@ -22,8 +22,6 @@ from trading_intents.orders.ledger.matching import PlatformFact
 from trading_intents.orders.model import FINAL_STATUSES, OrderState, OrderView
 from trading_intents.trading import FrozenStruct, amount_text, terms_of
 
-CALL_SECONDS = 3.5  # from the claim: the handler's four, less the time to write the answer down
-SEND_SECONDS = 2.0  # from the claim: a command that waited longer is claimed again
 HOLD_SECONDS = 3.0  # a CANCEL waits no longer for the acknowledgement of its order
 HOLD_PAUSES_SECONDS = (0.1, 1.0)  # until HOLD_SECONDS, and after
 # So that look-ups happen 0.25, 1, 3, 10 and 30 s after the answer was lost, then every minute.
@@ -73,7 +71,6 @@ class SendContext(CommandState, kw_only=True):
     command: CommandKind
     order_id: UUID
     ticket: port.OrderTicket  # for a CANCEL, with the order's current terms
-    claim_seconds: float
     is_sent: bool  # marked as sent, and its outcome is not recorded
     controls: Controls
     max_age_seconds: float
@@ -92,12 +89,10 @@ class SendContext(CommandState, kw_only=True):
 
 
 class Send(FrozenStruct):
-    """The command is marked and sent. It is stale after `left_seconds`; the call ends after
-    `call_seconds`."""
+    """The command is marked and sent. It is stale after `left_seconds`."""
 
     ticket: port.OrderTicket
     left_seconds: float | None
-    call_seconds: float
 
 
 class EndCommand(FrozenStruct):
@@ -128,12 +123,14 @@ def decide_send(context: SendContext) -> SendDecision:
         # A leg that its broker has not named yet cannot be cancelled: it is named, or ends with its
         # entry.
         may_wait = context.is_leg or (not context.lookups and context.age_seconds < HOLD_SECONDS)
-        return _hold(context) if may_wait and not context.acknowledged else _send(context, None)
+        if may_wait and not context.acknowledged:
+            return _hold(context)
+        return Send(context.ticket, None)
     if given_up := _given_up(context):
         return EndCommand((given_up,))
     if context.command is CommandKind.REPLACE and not context.acknowledged:
         return _hold(context)
-    return _send(context, max_age_seconds(context) - context.age_seconds)
+    return Send(context.ticket, max_age_seconds(context) - context.age_seconds)
 
 
 def _hold(context: SendContext) -> Hold:
@@ -228,12 +225,6 @@ def _fact(
         reason=reason,
         detail=detail,
     )
-
-
-def _send(context: SendContext, left_seconds: float | None) -> SendDecision:
-    if context.claim_seconds > SEND_SECONDS:
-        return Hold(0.0)
-    return Send(context.ticket, left_seconds, CALL_SECONDS - context.claim_seconds)
 
 
 class UnresolvedCommands(FrozenStruct, kw_only=True):

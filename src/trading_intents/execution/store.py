@@ -6,7 +6,7 @@ from datetime import datetime
 from uuid import UUID
 
 from trading_intents.controls.store import was_halted
-from trading_intents.execution.claims import SHOWN_KINDS
+from trading_intents.execution.claims import IS_CLAIMED, SHOWN_KINDS
 from trading_intents.execution.model import UnresolvedCommands
 from trading_intents.ids import OrganizationId
 from trading_intents.orders.ledger.store import WITH_LINKED
@@ -84,7 +84,7 @@ def looking_up(
 async def look_up_unanswered(tx: Tx, account_ids: Sequence[UUID], seconds: float) -> bool:
     """Open orders with a command that the broker took so long ago, and that has not happened, are
     looked up. Whether there is any."""
-    query = """
+    query = f"""
         UPDATE orders SET lookup_due_at = clock_timestamp(), lookups = 0, absent_at = NULL
         WHERE order_id = ANY (ARRAY (
             SELECT order_id FROM orders o
@@ -97,10 +97,10 @@ async def look_up_unanswered(tx: Tx, account_ids: Sequence[UUID], seconds: float
                   AND (c.seq = o.pending_replace_seq OR c.action_type = 'CANCEL'
                       AND o.cancel_requested)
                 OFFSET 0
-              )
+              ) AND NOT {IS_CLAIMED}
             ORDER BY order_id FOR UPDATE SKIP LOCKED
         ))
-    """
+    """  # noqa: S608 - our own constants
     tag = await tx.execute(query, account_ids, seconds)
     return tag != "UPDATE 0"
 
@@ -277,23 +277,6 @@ async def stale_orders(
     return [OverdueOrder(**row) for row in rows]
 
 
-async def uncovered_entries(
-    tx: Tx, account_ids: Sequence[UUID], seconds: float
-) -> list[OverdueOrder]:
-    """Final entries whose exits have not covered their fills for so long, and that are not flagged
-    yet."""
-    query = """
-        SELECT order_id, account_id, organization_id FROM (
-            SELECT * FROM orders
-            WHERE uncovered_since <= (SELECT clock_timestamp()) - make_interval(secs => $2)
-            ORDER BY uncovered_since OFFSET 0
-        ) AS uncovered
-        WHERE account_id = ANY ($1::uuid[]) LIMIT $3
-    """
-    rows = await tx.fetch(query, account_ids, seconds, SWEEP_ROWS)
-    return [OverdueOrder(**row) for row in rows]
-
-
 class UsedUpRow(FrozenStruct, kw_only=True):
     id: int
     order_key: UUID
@@ -307,7 +290,8 @@ class UsedUpRow(FrozenStruct, kw_only=True):
 async def used_up(
     tx: Tx, lanes: Sequence[UUID], attempt_limit: int, claim_seconds: float
 ) -> list[UsedUpRow]:
-    """Rows that are to fail: no attempt is left, and no worker runs the last one."""
+    """Rows that are to fail: no attempt is left, and no worker runs the last one, unless it is the
+    asker."""
     query = """
         WITH ended AS MATERIALIZED (
             SELECT * FROM outbox

@@ -105,7 +105,7 @@ def fast_submit(gate: Gate, callers: Callers, writer: Writer, limits: Limits) ->
             command, reference = make_command(given)
             once = _once(headers.get(b"idempotency-key"))
             bucket = bucket_of(command)
-            if not limits.has(bucket, *admitted.limit_keys):
+            if limits.left(bucket, *admitted.limit_keys) < 1:
                 return None
         except (PlatformError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None

@@ -37,11 +37,10 @@ class Intents:
             return await store.list_actions(tx, account.id, times, page)
 
     async def cancellable(
-        self, account: Account, symbol: Symbol | None, limit: int
-    ) -> Sequence[str]:
-        """Open orders without a pending CANCEL."""
+        self, account: Account, symbol: Symbol | None, left_out: Sequence[str], limit: int
+    ) -> store.CancellableOrders:
         async with self._pool.transaction([account.organization_id], read_only=True) as tx:
-            return await store.cancellable_orders(tx, account.id, symbol, limit)
+            return await store.cancellable_orders(tx, account.id, symbol, left_out, limit)
 
     async def stats(self, account: Account, window: Window) -> Stats:
         async with self._pool.transaction(

@@ -52,7 +52,7 @@ class OrderFlag(StrEnum):
     # Came again with other numbers, or was busted or corrected.
     CONFLICTING_EXECUTION = "conflicting_execution"
     RESURRECTED = "resurrected"  # the broker has it though it had ended
-    UNPROTECTED = "unprotected"  # a final entry of which the exits do not cover what it filled
+    UNPROTECTED = "unprotected"  # never stored: it is derived from what covers the position
 
 
 class OrderVersion(VersionTerms, kw_only=True):

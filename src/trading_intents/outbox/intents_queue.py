@@ -1,7 +1,7 @@
 """Statements of the intents queue for group commits: rows are claimed in turn over the accounts,
 and locked again."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
 from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow
@@ -37,7 +37,7 @@ _CLAIM_BY_LANE = """
               AND finished_at IS NULL
               AND (
                 (status = 'pending' AND due_at <= (SELECT clock_timestamp()))
-                OR (status = 'processing'
+                OR (status = 'processing' AND id <> ALL ($7::bigint[])
                     AND claimed_at < (SELECT clock_timestamp()) - interval '{seconds} s')
               )
               AND NOT EXISTS (
@@ -76,13 +76,16 @@ def claim_by_lane(
     attempt_limit: int,
     token: UUID,
     after_lane: str = FIRST_LANE,
+    held: Collection[int] = (),
 ) -> Statement:
     """Claims at most `limit` rows of these lanes under one token; lanes behind `after_lane` come
-    first if there are more lanes than that. `where` is our own SQL about the row `candidate`.
-    `parse_shares` reads the reply."""
+    first if there are more lanes than that. `held` are rows that the asker has claimed before:
+    while it has the lanes' leases, no claim of its own expires. `where` is our own SQL about the
+    row `candidate`. `parse_shares` reads the reply."""
     lanes = array_text(free_slots)
     slots = array_text(map(str, free_slots.values()))
-    arguments = (lanes, slots, str(limit), str(attempt_limit), str(token), after_lane)
+    own = array_text(map(str, held))
+    arguments = (lanes, slots, str(limit), str(attempt_limit), str(token), after_lane, own)
     return Statement(_CLAIM_BY_LANE.format(seconds=CLAIM_SECONDS, where=where), arguments)
 
 

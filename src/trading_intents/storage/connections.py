@@ -124,6 +124,10 @@ def register_array_types(connection: Any) -> None:
     connection._protocol.get_settings().register_data_types(types)
 
 
+class PoolBusy(TimeoutError):
+    """None was given back in time. The text says of what."""
+
+
 @dataclass(eq=False, frozen=True, slots=True)
 class _Waiter:
     organization: Hashable
@@ -154,9 +158,18 @@ class ConnectionPool:
         if self._free and self._may_take(organization):  # those who wait then may not
             self._count_taken(organization)
             return self._most_recent() or await self._made(limit_seconds, organization)
-        async with asyncio.timeout(limit_seconds):
-            await self._wait(organization)
-            return self._most_recent() or await self._made(limit_seconds, organization)
+        is_served = False
+        try:
+            async with asyncio.timeout(limit_seconds):
+                await self._wait(organization)
+                is_served = True
+                return self._most_recent() or await self._made(limit_seconds, organization)
+        except TimeoutError:
+            if is_served:
+                raise
+            own = "" if self._may_take(organization) else " that an organization may have"
+            every = "all connections of this process to the database"
+            raise PoolBusy(f"{every}{own} are in use") from None
 
     def give_back(self, connection: Any, organization: Hashable = None) -> None:
         """Takes a connection back; a caller that does not know its state terminates it first."""

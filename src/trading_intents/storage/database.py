@@ -21,6 +21,7 @@ from trading_intents.storage.connections import (
     CONNECTION_ERRORS,
     READ_POSITION,
     ConnectionPool,
+    PoolBusy,
     PoolQuota,
     WalHistory,
     register_array_types,
@@ -248,7 +249,8 @@ class Pool:
             if not isinstance(error, (TimeoutError, asyncpg.InsufficientResourcesError)):
                 # Pause between reconnects so that a recovering server is not flooded.
                 self._away_until_seconds = now() + RECONNECT_PAUSE_SECONDS
-            raise Unavailable("the database cannot be reached") from error
+            reason = "the database cannot be reached"
+            raise Unavailable(str(error) if isinstance(error, PoolBusy) else reason) from error
         self._in_use.inc()
         return connection
 

@@ -118,12 +118,13 @@ class Limits:
         shared.spend(organization, now, shared_cost)
         return buckets.headers(left - cost, shared, shared_left - shared_cost)
 
-    def has(self, bucket: Bucket, principal: str, organization: str | None) -> bool:
-        """Whether `take` would succeed now. Takes and counts nothing."""
+    def left(self, bucket: Bucket, principal: str, organization: str | None) -> float:
+        """Gives how many tokens there are for `take`. Takes and counts nothing."""
         now = self._clock.monotonic()
-        if self._buckets[bucket].left(principal, now) < 1:
-            return False
-        return organization is None or self._organizations[bucket].left(organization, now) >= 1
+        left = self._buckets[bucket].left(principal, now)
+        if organization is None:
+            return left
+        return min(left, self._organizations[bucket].left(organization, now))
 
     def reserve(self, bucket: Bucket, principal: str, organization: str | None) -> float:
         """Takes the next token of each bucket, and gives the seconds until both are there. Each
@@ -166,7 +167,7 @@ class Limits:
     def _take_failure(self, verifier: Verifier, request: Request, verifies_late: bool) -> bool:
         """Whether it took a token of FAILURES. When that is empty, and the endpoint stops trading,
         a well-formed key is verified by a second bucket."""
-        is_empty = not self.has(Bucket.FAILURES, request.address, None)
+        is_empty = self.left(Bucket.FAILURES, request.address, None) < 1
         is_late = verifies_late and is_empty and verifier.has_well_formed_key(request)
         self.take(
             Bucket.VERIFICATIONS if is_late else Bucket.FAILURES, request.address, None, "address"

@@ -26,6 +26,7 @@ from trading_intents_client.transport.http import Transport
 from trading_intents_client.types.accounts import Credential, TradingAccount
 from trading_intents_client.types.enums import (
     EventTransport,
+    OrderFlagName,
     OrderSide,
     OrderState,
     OrderStateName,
@@ -238,7 +239,7 @@ class AsyncAccount:
 
     async def cancel_all(self, symbol: str | None = None) -> CancelledAll:
         """Asks for up to 500 open orders to be cancelled, of one symbol or of all. Safe to
-        repeat."""
+        repeat. Each costs a CANCEL of the rate limit."""
         body = given_fields(symbol=symbol)
         return await self._transport.call(
             "POST", f"{self._path}/intents/cancel-all", CancelledAll, body=body
@@ -260,6 +261,7 @@ class AsyncAccount:
         intent_id: str | None = None,
         parent_intent_id: str | None = None,
         client_reference_id: str | None = None,
+        flag: OrderFlagName | None = None,
         created_after: datetime | None = None,
         created_before: datetime | None = None,
         order: SortOrderName | None = None,
@@ -272,6 +274,7 @@ class AsyncAccount:
             intent_id=intent_id,
             parent_intent_id=parent_intent_id,
             client_reference_id=client_reference_id,
+            flag=flag,
             created_after=created_after,
             created_before=created_before,
             order=order,

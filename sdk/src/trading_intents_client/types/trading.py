@@ -180,9 +180,11 @@ class Balances(Struct, frozen=True, kw_only=True):
 
 
 class CancelledAll(Struct, frozen=True, kw_only=True):
-    """The CANCELs that were appended. `more`: there are further open orders, so ask again."""
+    """The CANCELs that were appended. `pending`: orders whose CANCEL was on its way before; `more`:
+    there are further open orders, so ask again."""
 
     intents: tuple[Submitted, ...]
+    pending: int
     more: bool
 
 

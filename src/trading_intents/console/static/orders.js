@@ -66,7 +66,7 @@ export function describePrice(order) {
 export const describeAverage = (order) =>
   showAverage(order.average_price, order.limit_price, order.stop_price);
 
-/** @param {Order} order of which more was filled than its exits cover */
+/** @param {Order} order an entry of which more is held than all that works to close it */
 export const isUnprotected = ({ flags }) => Boolean(flags?.includes("unprotected"));
 
 /** @param {Order} order the broker's words where it said some, else the code's sentence; the code behind it */

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from trading_intents.accounts.model import Account
 from trading_intents.accounts.service import AccountTarget, check_open, find_target
 from trading_intents.controls.halts import model, store
-from trading_intents.errors import NotFound, NotHalted
+from trading_intents.errors import NotFound, NotHalted, PlatformError
 from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.storage.database import Pool, Tx
 from trading_intents.storage.signals import Signals
@@ -91,7 +91,17 @@ class Halts:
             "trading halted" if is_new else "trading halted already",
             **_log_fields(halt, halt.principal),
         )
+        if halt.terms.cancel_orders:
+            halt = replace(await self._count(halt), state=halt.state)
         return halt, is_new
+
+    async def _count(self, halt: model.Halt) -> model.Halt:
+        """The halt with what it has found by now. It stands, whether or not that can be read."""
+        try:
+            async with self._pool.transaction([halt.scope.organization_id], read_only=True) as tx:
+                return await store.count_work(tx, halt)
+        except PlatformError:
+            return halt
 
     async def resume(self, target: HaltTarget, principal: model.HaltPrincipal) -> model.Halt:
         async with self._pool.transaction([target.organization_id]) as tx:

@@ -1,17 +1,26 @@
-"""Works the halts of the accounts whose leases this process holds, and adds up their parts. An
-account that cannot go on delays neither the others of its halt nor another organization's."""
+"""Works the halts of the accounts whose leases this process holds, and counts what they have done.
+An account that cannot go on delays neither the others of its halt nor another organization's."""
 
 import asyncio
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 from uuid import UUID
 
-from trading_intents.controls.halts.model import Halt, HaltState, halt_event
+from trading_intents.controls.halts.model import Halt, halt_event
+from trading_intents.controls.halts.store import count_work
 from trading_intents.execution.halting import store
-from trading_intents.execution.halting.parts import HaltPart, PartKey
+from trading_intents.execution.halting.closing import (
+    MAX_APPENDED,
+    PositionCloser,
+    append_commands,
+)
+from trading_intents.execution.halting.store import HaltedAccount
 from trading_intents.execution.sessions.leases import Leases
+from trading_intents.intents.model import Cancel
+from trading_intents.intents.writing.batch import Receipt
 from trading_intents.intents.writing.system import PlatformActions
-from trading_intents.loops import pause_after, repeat, start_loop, stop_tasks
+from trading_intents.loops import FairQueue, repeat, start_loop, stop_tasks
 from trading_intents.outbox.outcomes import log_failures, reason_of
 from trading_intents.outbox.worker import WorkerContext
 from trading_intents.storage.database import Tx
@@ -21,19 +30,24 @@ from trading_intents.stream.model import CHANNEL as STREAM
 
 POLL_SECONDS = 1.0
 MIN_ROUND_SECONDS = 0.1  # between two looks at what is due
-PART_SECONDS = 0.0002  # longer for each part, which a look reads
-MAX_SUMS = 8  # halts that are added up at a time
+ROUND_SHARE = 4  # of the time is for other work than the looks
+MAX_SUMS = 8  # halts that are counted at a time
 MAX_STEPS = 24  # at a time
 MAX_STEPS_EACH = 8  # of an organization
-FAILED_PAUSES_SECONDS = (1.0, 2.0, 5.0)
-ADD_UP_SECONDS = 0.3  # between two sums of a halt
+FAILED_SECONDS = 1.0  # after a step that failed
+COUNT_SECONDS = 0.3  # between two counts of a halt
 # Between looks at all halts that stand, also those that are done and those of other processes.
 SWEEP_SECONDS = 2.0
 MAX_SWEPT = 100
 FIRST = UUID(int=0)
 
 
+StepKey = tuple[UUID, UUID]  # halt, account
+
+
 class HaltWorker:
+    """A halt is a condition: each round finds what is open or held under it."""
+
     def __init__(
         self,
         context: WorkerContext,
@@ -48,12 +62,15 @@ class HaltWorker:
         self._actions = actions
         self._signals = signals
         self._wakeup = asyncio.Event()
-        self._parts: dict[PartKey, HaltPart] = {}
-        self._due: dict[PartKey, float] = {}
-        self._failures: Counter[PartKey] = Counter()
-        self._running: dict[PartKey, asyncio.Task[None]] = {}
+        self._queue = FairQueue[UUID, HaltedAccount]()  # by organization
+        self._closers: dict[StepKey, PositionCloser] = {}
+        self._due: dict[StepKey, float] = {}
+        self._running: dict[UUID, asyncio.Task[None]] = {}  # by account
+        self._steps: Counter[UUID] = Counter()  # of each organization: those that run
+        self._halted: set[UUID] = set()  # halts with something to end, when last looked at
+        self._uncounted: set[UUID] = set()
         self._sums: dict[UUID, asyncio.Task[None]] = {}
-        self._added: dict[UUID, float] = {}  # when each halt was last added up
+        self._counted: dict[UUID, float] = {}  # when each halt was last counted
         self._swept = FIRST
         self._swept_at = -SWEEP_SECONDS
         self._task: asyncio.Task[None] | None = None
@@ -65,136 +82,138 @@ class HaltWorker:
     def wake(self) -> None:
         """A halt began, or has more to do."""
         self._due.clear()
+        self._swept_at = -SWEEP_SECONDS
         self._wakeup.set()
 
     async def close(self) -> None:
+        self._queue = FairQueue()
         await stop_tasks(*self._running.values(), *self._sums.values(), self._task)
 
     async def _round(self) -> float:
-        """Starts the steps that are due, and adds up. Gives the seconds until there may be
-        something to do again."""
+        """Starts the steps that are due, and counts. Gives the seconds until there may be something
+        to do again."""
         accounts = list(self._leases.sessions)
         now = self._clock.monotonic()
         is_sweep = now - self._swept_at >= SWEEP_SECONDS
         async with self._pool.transaction(read_only=True) as tx:
-            halted = await store.unfinished_parts(tx, accounts, is_sweep) if accounts else []
+            halted = await store.halted_accounts(tx, accounts, is_sweep, MAX_APPENDED)
             swept = await self._sweep(tx) if is_sweep else set[UUID]()
-        self._keep(halted)
-        for part in self._due_parts():
-            self._begin(part)
-        self._begin_sums({key.halt_id for key in self._parts} | swept, now)
-        if not self._parts:
+        rest_seconds = ROUND_SHARE * (self._clock.monotonic() - now)
+        self._take_up(halted, now)
+        found = {each.halt_id for each in halted}
+        # Those of the last round too: what they had to end may have ended.
+        self._uncounted |= found | self._halted | swept
+        self._halted = found
+        self._begin_sums(now)
+        if not found and not self._uncounted:
             return SWEEP_SECONDS  # a new halt wakes the process
-        waiting = self._parts.keys() - self._running.keys()
-        soonest = min((self._due.get(key, now) for key in waiting), default=now + 1)
-        pause_seconds = min(soonest - self._clock.monotonic(), ADD_UP_SECONDS)
-        return max(MIN_ROUND_SECONDS, len(self._parts) * PART_SECONDS, pause_seconds)
+        waits = {self._due.get(each.key, now) - now for each in halted}
+        pause_seconds = min({wait for wait in waits if wait > 0} | {COUNT_SECONDS})
+        return max(MIN_ROUND_SECONDS, rest_seconds, pause_seconds)
 
-    def _begin_sums(self, halt_ids: set[UUID], now: float) -> None:
-        for halt_id in halt_ids - self._sums.keys():
-            is_due = now - self._added.get(halt_id, -ADD_UP_SECONDS) >= ADD_UP_SECONDS
-            if is_due and len(self._sums) < MAX_SUMS:
-                self._added[halt_id] = now
+    def _begin_sums(self, now: float) -> None:
+        self._counted = {key: at for key, at in self._counted.items() if now - at < COUNT_SECONDS}
+        for halt_id in self._uncounted - self._sums.keys() - self._counted.keys():
+            if len(self._sums) < MAX_SUMS:
+                self._uncounted.discard(halt_id)
+                self._counted[halt_id] = now
                 self._begin_sum(halt_id)
-        self._added = {key: at for key, at in self._added.items() if now - at < POLL_SECONDS}
 
-    def _keep(self, halted: Iterable[store.HaltedAccount]) -> None:
-        """The parts that are to be worked, with what those from before remember."""
-        found: dict[PartKey, HaltPart] = {}
-        for each in halted:
-            key = PartKey(each.halt_id, each.account_id)
-            part = self._parts.get(key)
-            if part is None or part.closes != each.close_positions:
-                part = HaltPart(
-                    key=key,
-                    organization_id=each.organization_id,
-                    closes=each.close_positions,
-                    halt_at=each.created_at,
-                    pool=self._pool,
-                    actions=self._actions,
-                    clock=self._clock,
-                )
-            found[key] = part
-        self._parts = found
-        self._due = {key: due for key, due in self._due.items() if key in found}
-        for key in self._failures.keys() - found.keys():
-            del self._failures[key]
+    def _take_up(self, halted: Iterable[HaltedAccount], looked_seconds: float) -> None:
+        """Queues a step for each account in which one was due at the look: CANCELs first. Of what
+        is not found any more nothing is remembered."""
+        steps: dict[UUID, HaltedAccount] = {}
+        keys = set[StepKey]()
+        for each in sorted(halted, key=lambda each: not each.due):
+            keys.add(each.key)
+            is_due = self._due.get(each.key, 0.0) <= looked_seconds
+            has_work = bool(each.due) or each.may_close
+            is_idle = each.account_id not in self._running
+            if is_due and has_work and is_idle:
+                steps.setdefault(each.account_id, each)
+        for kept in (self._closers, self._due):
+            for key in kept.keys() - keys:
+                del kept[key]
+        self._queue = FairQueue()
+        for each in steps.values():
+            self._queue.append(each.organization_id, each)
+        self._begin_steps()
 
-    def _due_parts(self) -> list[HaltPart]:
-        """The parts that are due: the longest due first, of each organization and of all only so
-        many at a time."""
-        now = self._clock.monotonic()
-        each = Counter(
-            self._parts[key].organization_id for key in self._running if key in self._parts
-        )
-        queues: defaultdict[UUID, list[HaltPart]] = defaultdict(list)
-        ready = []
-        for part in self._parts.values():
-            due = self._due.get(part.key, 0.0)
-            if part.key not in self._running and due <= now:
-                ready.append((due, part))
-        ready.sort(key=lambda each: each[0])
-        for _, part in ready:
-            queues[part.organization_id].append(part)
-        taken: list[HaltPart] = []
-        while queues and len(self._running) + len(taken) < MAX_STEPS:
-            for organization_id, queue in list(queues.items()):
-                if not queue or each[organization_id] >= MAX_STEPS_EACH:
-                    del queues[organization_id]
-                elif len(self._running) + len(taken) < MAX_STEPS:
-                    taken.append(queue.pop(0))
-                    each[organization_id] += 1
-        return taken
+    def _begin_steps(self) -> None:
+        while len(self._running) < MAX_STEPS and (halted := self._queue.pop(self._may_begin)):
+            self._steps[halted.organization_id] += 1
+            task = asyncio.create_task(self._step(halted))
+            self._running[halted.account_id] = task
+            task.add_done_callback(partial(self._on_stepped, halted))
 
-    def _begin(self, part: HaltPart) -> None:
-        task = self._running[part.key] = asyncio.create_task(self._step(part))
-        task.add_done_callback(lambda _: self._running.pop(part.key, None))
+    def _may_begin(self, organization_id: UUID) -> bool:
+        return self._steps[organization_id] < MAX_STEPS_EACH
 
-    async def _step(self, part: HaltPart) -> None:
-        session = self._leases.sessions.get(part.key.account_id)
-        if session is None:
-            return
+    def _on_stepped(self, halted: HaltedAccount, _: asyncio.Task[None]) -> None:
+        del self._running[halted.account_id]
+        self._steps[halted.organization_id] -= 1
+        self._begin_steps()
+
+    async def _step(self, halted: HaltedAccount) -> None:
+        key = halted.key
+        pause_seconds = 0.0
         try:
-            pause_seconds = await part.step(session)
-            self._failures.pop(part.key, None)
+            if halted.due:
+                await self._cancel(halted)
+            elif session := self._leases.sessions.get(halted.account_id):
+                if key not in self._closers:
+                    closer = PositionCloser(halted, self._pool, self._actions, self._clock)
+                    self._closers[key] = closer
+                pause_seconds = await self._closers[key].step(session)
         except Exception as error:
-            failures = self._failures[part.key]
-            self._failures[part.key] += 1
-            pause_seconds = pause_after(FAILED_PAUSES_SECONDS, failures)
+            pause_seconds = FAILED_SECONDS
             self._log.warning(
                 "halt not worked",
-                halt=str(part.key.halt_id),
-                account=str(part.key.account_id),
+                halt=str(halted.halt_id),
+                account=str(halted.account_id),
                 reason=reason_of(error),
             )
-        self._due[part.key] = self._clock.monotonic() + pause_seconds
+        self._due[key] = self._clock.monotonic() + pause_seconds
+
+    async def _cancel(self, halted: HaltedAccount) -> None:
+        """Appends the CANCELs that are due, and looks for more without waiting for a round."""
+        account_id = halted.account_id
+        found = [halted]
+        while found and found[0].due:
+            cancels = [Cancel(str(order_id), once=True) for order_id in found[0].due]
+            outcomes = await append_commands(self._actions, found[0], cancels)
+            if sum(isinstance(outcome, Receipt) for outcome in outcomes) < MAX_APPENDED:
+                return
+            async with self._pool.transaction(read_only=True) as tx:
+                found = await store.halted_accounts(tx, [account_id], True, MAX_APPENDED)
 
     async def _sweep(self, tx: Tx) -> set[UUID]:
-        """Halts in turn, so that each is added up wherever its parts are worked, also one without
-        any account."""
+        """Halts in turn, so that each is counted wherever it is worked, also one without any
+        account."""
         found = await store.unfinished_halts(tx, self._swept, MAX_SWEPT)
         self._swept = found[-1] if len(found) == MAX_SWEPT else FIRST
         self._swept_at = self._clock.monotonic()
         return set(found)
 
     def _begin_sum(self, halt_id: UUID) -> None:
-        task = self._sums[halt_id] = asyncio.create_task(self._add_up(halt_id))
+        task = self._sums[halt_id] = asyncio.create_task(self._count(halt_id))
 
         def on_end(task: asyncio.Task[None]) -> None:
             del self._sums[halt_id]
             error = None if task.cancelled() else task.exception()
             if isinstance(error, Exception):
-                self._log.warning("halt not added up", halt=str(halt_id), reason=reason_of(error))
+                self._log.warning("halt not counted", halt=str(halt_id), reason=reason_of(error))
 
         task.add_done_callback(on_end)
 
-    async def _add_up(self, halt_id: UUID) -> None:
+    async def _count(self, halt_id: UUID) -> None:
         async with self._pool.transaction() as tx:
             halt = await store.lock_halt(tx, halt_id)
             if halt is None:
                 return
-            totals = await store.add_up(tx, halt)
-            changed = await store.update_halt(tx, halt_id, _state(totals), totals)
+            counted = await count_work(tx, halt)
+            waiting = await store.list_waiting(tx, halt)
+            changed = await store.update_halt(tx, counted, waiting)
             if changed is None:
                 return
             await stream_log.append(tx, [halt_event(changed)])
@@ -213,9 +232,3 @@ class HaltWorker:
             orders=halt.orders,
             positions=halt.positions,
         )
-
-
-def _state(totals: store.HaltTotals) -> HaltState:
-    if totals.cancelling:
-        return HaltState.CANCELLING
-    return HaltState.CLOSING if totals.closing else HaltState.DONE

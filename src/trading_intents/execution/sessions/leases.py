@@ -61,6 +61,9 @@ class Leases:
         claim_wakeup: Wakeup,
     ) -> None:
         self.sessions: dict[UUID, BrokerSession] = {}
+        # Outbox rows that are claimed, and not recorded yet: while the leases hold, they are not
+        # taken back.
+        self.held: set[int] = set()
         self._organizations: set[str] = set()  # of the leases
         self._dependencies = dependencies
         self._make_id = make_id

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from trading_intents.accounts.model import ConnectionState
 from trading_intents.controls.store import was_halted
+from trading_intents.execution.claims import IS_CLAIMED
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Tx
 from trading_intents.trading import FrozenStruct
@@ -270,15 +271,15 @@ async def look_up_missing(
     """Open orders that the broker was sent and does not name among its own, neither by client order
     id nor by its own number, are looked up; one that was just sent may not be there yet, and is
     looked up later. So are, at once, those that wait for their next look-up, if the broker is back:
-    it can report again."""
-    query = """
+    it can report again. So is none with a command of which the answer is awaited."""
+    query = f"""
         WITH missing AS MATERIALIZED (
             SELECT order_id, (SELECT min(sent_at) FROM commands c
                 WHERE c.order_id = o.order_id) AS sent_at
             FROM orders o
             WHERE account_id = $1 AND finished_at IS NULL AND (
                 $5 AND lookup_due_at > clock_timestamp()
-                OR lookup_due_at IS NULL
+                OR lookup_due_at IS NULL AND NOT {IS_CLAIMED}
                 AND EXISTS (SELECT FROM commands c
                     WHERE c.order_id = o.order_id AND c.sent_at IS NOT NULL OFFSET 0)
                 AND NOT EXISTS (
@@ -298,7 +299,7 @@ async def look_up_missing(
         FROM missing
         WHERE o.order_id = missing.order_id
             AND o.order_id = ANY (ARRAY (SELECT order_id FROM missing))
-    """
+    """  # noqa: S608 - our own constants
     await tx.execute(query, account_id, client_order_ids, numbers, JUST_SENT_SECONDS, is_back)
 
 

@@ -87,8 +87,13 @@ class SubmissionQueue:
         """Unavailable: there is no free slot."""
         limit = MAX_WAITING if pending.is_cancel else MAX_WAITING - CANCEL_RESERVE
         queue = self._queue_of(pending)
-        if queue.count_of(pending.organization_id) >= limit - len(self):
-            raise Unavailable("this process has too many commands waiting; try again")
+        own = queue.count_of(pending.organization_id)
+        if own >= limit - len(self):
+            kind = "CANCELs" if pending.is_cancel else "CREATEs and REPLACEs"
+            raise Unavailable(
+                f"the queue of {kind} is full: of the {limit} commands that may wait in this "
+                f"process, {len(self)} do, {own} of them {kind} of this organization; try again"
+            )
         queue.append(pending.organization_id, pending)
         pending.queue = self
 

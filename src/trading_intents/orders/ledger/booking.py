@@ -2,7 +2,7 @@
 clock."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -25,7 +25,6 @@ from trading_intents.orders.model import (
     ShownOrder,
     carry_flags,
     is_acknowledged,
-    with_flag,
 )
 from trading_intents.orders.positions import (
     Booking,
@@ -50,7 +49,6 @@ from trading_intents.trading import (
 
 BROKER_KINDS = frozenset(kind.value for kind in EventKind)  # kinds of facts that brokers report
 REFUSED = frozenset({FactKind.CANCEL_REJECTED, FactKind.REPLACE_REJECTED, FactKind.REJECTED})
-UNCOVERED_TIME = timedelta(seconds=5)  # after which a final entry without enough exits is flagged
 
 
 class Arrivals(FrozenStruct):
@@ -123,7 +121,9 @@ class DerivedOrder(FrozenStruct, kw_only=True):
     trades: tuple[TradeChange, ...]
     entries: tuple[StatsEntry, ...]
     conflicts: tuple[Fact, ...]  # executions that came again under another key, with other numbers
-    is_newly_unprotected: bool
+    is_uncovered: bool = False  # an entry whose exits fall short
+    is_unprotected: bool = False
+    is_newly_unprotected: bool = False
     exposure: ExposureChange | None = None  # of its group, with the group's first
 
 
@@ -164,16 +164,14 @@ def derive_orders(
     views = derive_group(inputs)
     for index, history in enumerate(group):
         views[index] = carry_flags(_shown(history.row), views[index])
-    uncovered_since = group[0].row.uncovered_since or arrivals.now if uncovered(views) else None
-    if uncovered_since and arrivals.now - uncovered_since >= UNCOVERED_TIME:
-        views[0] = with_flag(views[0], OrderFlag.UNPROTECTED)
-    if OrderFlag.UNPROTECTED in views[0].flags:
-        uncovered_since = None
     derived = []
     for history, each, view in zip(group, inputs, views, strict=True):
-        since = uncovered_since if history.row.leg is None else None
-        derived.append(_derived_order(history, each.terms, view, arrivals, since))
-    derived[0] = replace(derived[0], exposure=_exposure_change(group, derived))
+        derived.append(_derived_order(history, each.terms, view, arrivals))
+    derived[0] = replace(
+        derived[0],
+        exposure=_exposure_change(group, derived),
+        is_uncovered=uncovered(views) > 0,
+    )
     return derived
 
 
@@ -182,10 +180,9 @@ def _derived_order(
     terms: OrderTerms,
     view: OrderView,
     arrivals: Arrivals,
-    uncovered_since: datetime | None,
 ) -> DerivedOrder:
     row = history.row
-    after, visible = _row_after(history, terms, view, arrivals, uncovered_since)
+    after, visible = _row_after(history, terms, view, arrivals)
     changes = _trade_changes(history, terms, view, after, arrivals)
     was_open = row.finished_at is None and OrderFlag.RESURRECTED in row.flags
     is_open = OrderFlag.RESURRECTED in view.flags and view.state is OrderState.OPEN
@@ -200,7 +197,6 @@ def _derived_order(
         trades=changes,
         entries=_entries(history, view, changes, arrivals),
         conflicts=tuple(fact for fact in new if is_conflict(fact, history.facts)),
-        is_newly_unprotected=OrderFlag.UNPROTECTED in set(view.flags) - set(row.flags),
     )
 
 
@@ -218,7 +214,6 @@ def _row_after(
     terms: OrderTerms,
     view: OrderView,
     arrivals: Arrivals,
-    uncovered_since: datetime | None,
 ) -> tuple[OrderRow, bool]:
     """The order's row, and whether a reader sees a change."""
     row = history.row
@@ -250,7 +245,6 @@ def _row_after(
         pending_replace_seq=seqs[view.pending.replace] if view.pending.replace else None,
         cancel_requested=bool(view.pending.cancels),
         finished_at=None if view.state is OrderState.OPEN else row.finished_at or now,
-        uncovered_since=uncovered_since,
     )
     if after == row:
         return row, False

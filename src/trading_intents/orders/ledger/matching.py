@@ -180,6 +180,7 @@ class LedgerIndex:
     def __init__(self, read: Ledger) -> None:
         self.histories = read.histories
         self.positions = read.positions
+        self.covers = read.covers
         self.now = read.now
         self.facts: dict[IdText, dict[str, StoredFact]] = {}  # of an account, by key
         for fact in read.facts:

@@ -534,8 +534,8 @@ GRANT SELECT ON trading_limits TO ti_worker;
 CREATE CONSTRAINT TRIGGER rules_changed AFTER INSERT OR UPDATE OR DELETE ON trading_limits
 DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_rule_change();
 
--- What API keys with limits have used: orders of the last minute by second, and the day's notional,
--- in UTC.
+-- What API keys with limits, now or before, have used: orders of the last minute by second, and the
+-- day's notional, in UTC.
 CREATE TABLE key_budgets (
     key_id uuid PRIMARY KEY REFERENCES api_keys ON DELETE CASCADE,
     organization_id uuid NOT NULL REFERENCES organizations,
@@ -550,6 +550,8 @@ CREATE POLICY service ON key_budgets TO ti_service
 CREATE POLICY worker ON key_budgets FOR SELECT TO ti_worker USING (true);
 GRANT SELECT, INSERT, UPDATE ON key_budgets TO ti_service;
 GRANT SELECT ON key_budgets TO ti_worker;
+CREATE CONSTRAINT TRIGGER rules_added AFTER INSERT ON key_budgets
+DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_rule_change();
 
 -- `result` is realized and unrealized when the day began in `timezone`, or when it was first judged
 -- that day. `halted`: the loss was reached, and the account halted for it, which happens once for a
@@ -594,8 +596,9 @@ GRANT SELECT, INSERT, UPDATE ON exposures TO ti_service, ti_worker;
 GRANT DELETE ON exposures TO ti_worker;
 
 -- Halts of an organization (no account_id) or of an account, kept for ever: who stopped trading,
--- why, and who let it go on. The totals are those of its parts. No foreign keys: a halt may begin
--- in a transaction that holds orders, and accounts are locked before them.
+-- why, and who let it go on. The totals are counted from orders and positions as they are. No
+-- foreign keys: a halt may begin in a transaction that holds orders, and accounts are locked before
+-- them.
 CREATE TABLE halts (
     id uuid PRIMARY KEY,
     organization_id uuid NOT NULL,
@@ -638,31 +641,26 @@ DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
 WHEN (OLD.resumed_at IS DISTINCT FROM NEW.resumed_at)
 EXECUTE FUNCTION count_rule_change();
 
--- A halt's progress in one account, written by the worker that has its lease, apart from the halt:
--- thousands of accounts never wait for one row. `base_seq` is the account's last seq when the
--- worker looked first, `seen_seq` when it looked last; `symbols` are those of which something was
--- to be closed.
-CREATE TABLE halt_parts (
+-- Of an account in which a halt closes positions, written by the worker that has its lease:
+-- `symbols` are those of which something was to be closed. `flat` is what the positions said when
+-- the broker was found to hold nothing; while they say the same, nothing is to be closed.
+CREATE TABLE halt_closings (
     halt_id uuid NOT NULL,
     account_id uuid NOT NULL,
     organization_id uuid NOT NULL,
-    state text NOT NULL CHECK (state IN ('cancelling', 'closing', 'done')),
-    base_seq bigint NOT NULL,
-    seen_seq bigint NOT NULL,
-    orders bigint NOT NULL,
-    orders_done bigint NOT NULL,
     symbols text[] NOT NULL,
     positions_done bigint NOT NULL,
     waiting jsonb NOT NULL,
+    flat text,
     PRIMARY KEY (halt_id, account_id)
 ) WITH (fillfactor = 50);
-ALTER TABLE halt_parts ENABLE ROW LEVEL SECURITY;
-ALTER TABLE halt_parts FORCE ROW LEVEL SECURITY;
-CREATE POLICY service ON halt_parts TO ti_service
+ALTER TABLE halt_closings ENABLE ROW LEVEL SECURITY;
+ALTER TABLE halt_closings FORCE ROW LEVEL SECURITY;
+CREATE POLICY service ON halt_closings TO ti_service
     USING (organization_id = ANY ((SELECT current_organizations())::uuid[]));
-CREATE POLICY worker ON halt_parts TO ti_worker USING (true);
-GRANT SELECT, UPDATE, DELETE ON halt_parts TO ti_service;
-GRANT SELECT, INSERT, UPDATE, DELETE ON halt_parts TO ti_worker;
+CREATE POLICY worker ON halt_closings TO ti_worker USING (true);
+GRANT SELECT, DELETE ON halt_closings TO ti_service;
+GRANT SELECT, INSERT, UPDATE, DELETE ON halt_closings TO ti_worker;
 
 -- The stream: what happened, in order, for those who follow it.
 
@@ -988,13 +986,15 @@ CREATE TABLE orders (
     absent_at timestamptz,
     -- Made to close a position: by a caller, or by a halt.
     closes boolean NOT NULL DEFAULT false,
+    -- What its versions so far have added to days' sums of keys, together: a REPLACE adds the rest.
+    counted_notional numeric NOT NULL DEFAULT 0,
     -- Of an order that its broker links to another: null, null and true of every other.
     leg text,
     parent_order_id uuid,
     active boolean NOT NULL DEFAULT true,
     -- It is a leg, or has some.
     linked boolean NOT NULL DEFAULT false,
-    -- Of a final entry: since when its exits do not cover its fills, until it is flagged.
+    -- Of a final entry: since when its exits do not cover its fills, while the position is open.
     uncovered_since timestamptz,
     CONSTRAINT orders_prices_fit_type CHECK (
         (limit_price IS NOT NULL) = (order_type LIKE '%LIMIT')
@@ -1011,7 +1011,8 @@ CREATE INDEX orders_by_reference ON orders (account_id, client_reference_id, cre
 WHERE client_reference_id IS NOT NULL;
 CREATE INDEX orders_by_parent ON orders (account_id, parent_order_id, create_seq)
 WHERE parent_order_id IS NOT NULL;
-CREATE INDEX orders_uncovered ON orders (uncovered_since) WHERE uncovered_since IS NOT NULL;
+CREATE INDEX orders_flagged ON orders (account_id, create_seq) WHERE flags <> '{}';
+CREATE INDEX orders_uncovered ON orders (account_id, symbol) WHERE uncovered_since IS NOT NULL;
 CREATE INDEX orders_to_look_up ON orders (account_id, lookup_due_at)
 WHERE lookup_due_at IS NOT NULL;
 -- Orders with a command that the broker has not answered.

@@ -59,10 +59,11 @@ def halt(
             made = chosen.controls.halt(
                 reason, cancel_orders=not keep_orders, close_positions=close_positions
             )
-            line = (
-                f"halted: account {chosen.id}, {made.state}, {made.orders} orders, "
-                f"{made.positions} positions"
-            )
+            line = f"halted: account {chosen.id}, {made.state}"
+            if made.cancel_orders:
+                line += f", {made.orders} orders"
+            if made.close_positions:
+                line += f", {made.positions} positions"
             print_json(made) if as_json else typer.echo(line)
 
         _for_accounts(client, account, all_accounts, halt_one)

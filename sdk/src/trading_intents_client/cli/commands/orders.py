@@ -234,7 +234,8 @@ def cancel(
             count = count + len(answer.intents)
             is_more = answer.more
         if all_orders and not count and not as_json:
-            typer.echo("no open orders")
+            pending = answer.pending
+            typer.echo(f"already on their way: {pending} cancels" if pending else "no open orders")
 
 
 def replace(
