@@ -384,7 +384,7 @@ def test_an_order_that_we_did_not_send_has_no_owner() -> None:
         )
         for name, kind, known in (("C", ActionType.CREATE, "b1"), ("R", ActionType.REPLACE, None))
     ]
-    index = LedgerIndex(Ledger(commands=sent, now=LONG_AGO))
+    index = LedgerIndex(Ledger(sent, [], {}, {}, LONG_AGO))
 
     def who(**ids: str) -> IdText | None:
         kind = E.FILL_BUST if ids.get("replaces", "").startswith("e") else E.STATUS

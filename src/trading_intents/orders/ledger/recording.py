@@ -44,7 +44,13 @@ from trading_intents.orders.ledger.matching import (
 )
 from trading_intents.orders.ledger.prices import newest_prices, reported_prices
 from trading_intents.orders.ledger.protection import with_protection
-from trading_intents.orders.ledger.store import AccountName, parse_ledger, read_ledger
+from trading_intents.orders.ledger.store import (
+    READ_COVERS,
+    AccountName,
+    parse_covers,
+    parse_ledger,
+    read_ledger,
+)
 from trading_intents.orders.positions import PositionRow, from_trades, reopen, take_fee
 from trading_intents.prices import store as prices_store
 from trading_intents.prices.model import ReferencePrice
@@ -125,6 +131,9 @@ async def record(
     replies = replies[len(before) :]
     count = len(reads)
     index = LedgerIndex(parse_ledger(replies[:count]))
+    if any(each.row.uncovered_since for each in index.histories.values()):
+        (covers,) = await tx.run([READ_COVERS])
+        index.covers = parse_covers(covers)
     pacer = Pacer()
     return [await _book(tx, each, index, pacer) for each in prepared], replies[count:]
 

@@ -2,7 +2,6 @@
 Never decides."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
@@ -159,7 +158,8 @@ _LOCK_POSITIONS = f"""
         FOR UPDATE
     ) AS p
 """  # noqa: S608 - our own constants
-_READ_COVERS = COVERS.format(named=f"order_id = ANY ({_LOCKED})")
+# Of the symbols of locked entries, under the locks of their positions.
+READ_COVERS = Statement(COVERS.format(named=f"order_id = ANY ({_LOCKED})"))
 
 
 def read_ledger(names: ConcernedNames) -> list[Statement]:
@@ -175,7 +175,6 @@ def read_ledger(names: ConcernedNames) -> list[Statement]:
         Statement(_FIND, brokers + keys),
         Statement(_READ_HISTORIES),
         Statement(_LOCK_POSITIONS, symbols),
-        Statement(_READ_COVERS),
         Statement("SELECT to_json(clock_timestamp())::text"),
     ]
 
@@ -191,22 +190,20 @@ class _Found(msgspec.Struct):
     fact: StoredFact | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ledger:
+class Ledger(NamedTuple):
     """The rows that were locked and read; commands beside those of the orders that are locked."""
 
-    commands: list[CommandRow] = field(default_factory=list)
-    facts: list[StoredFact] = field(default_factory=list)
-    histories: dict[IdText, OrderHistory] = field(default_factory=dict)
-    positions: dict[AccountName, PositionRow] = field(default_factory=dict)
-    covers: dict[AccountName, Cover] = field(default_factory=dict)
+    commands: list[CommandRow]
+    facts: list[StoredFact]
+    histories: dict[IdText, OrderHistory]
+    positions: dict[AccountName, PositionRow]
     now: datetime
 
 
 def parse_ledger(replies: Sequence[Reply]) -> Ledger:
-    _, found, histories, positions, covers, clock = replies
+    _, found, histories, positions, clock = replies
     [now] = clock.parse(datetime)
-    ledger = Ledger(now=now)
+    ledger = Ledger([], [], {}, {}, now)
     for match in found.parse(_Found):
         if match.command:
             ledger.commands.append(match.command)
@@ -216,9 +213,11 @@ def parse_ledger(replies: Sequence[Reply]) -> Ledger:
         ledger.histories[history.row.order_id] = history
     for row in positions.parse(PositionRow):
         ledger.positions[AccountName(row.account_id, row.symbol)] = row
-    for cover in covers.parse(Cover):
-        ledger.covers[AccountName(cover.account_id, cover.symbol)] = cover
     return ledger
+
+
+def parse_covers(reply: Reply) -> dict[AccountName, Cover]:
+    return {AccountName(each.account_id, each.symbol): each for each in reply.parse(Cover)}
 
 
 _BOOKED = "json_build_object({})".format(
