@@ -40,3 +40,25 @@ def test_a_bad_if_match_is_400_whoever_sends_it(tenants: Tenants, caller: str) -
 
 def test_nobody_at_all_is_401_first(tenants: Tenants) -> None:
     assert tenants.client.get("/v1/accounts", params={"limit": "x"}).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "wrong"),
+    [
+        ("POST", "/v1/accounts", {"name": "", "brocker": "paper"}),
+        ("POST", "/v1/accounts", {"name": 5, "broker": "paper"}),
+        ("PUT", "/v1/reference-prices/AAPL", {"price": 5}),
+        ("PUT", "/v1/reference-prices/A B", {"price": "5"}),
+    ],
+)
+def test_a_caller_without_rights_in_the_named_environment_is_403_whatever_else_is_wrong(
+    tenants: Tenants, method: str, path: str, wrong: dict[str, object]
+) -> None:
+    for environment, status in (("live", 403), ("paper", 422), ("Live", 422), (["live"], 422)):
+        body = wrong | {"environment": environment}
+        headers = tenants.callers["key_all"]
+        answer = tenants.client.request(method, path, json=body, headers=headers)
+        assert answer.status_code == status, environment
+    body = wrong | {"environment": "live"}
+    headers = tenants.callers["admin"]
+    assert tenants.client.request(method, path, json=body, headers=headers).status_code == 422

@@ -57,21 +57,30 @@ def test_from_is_inclusive_and_to_exclusive_both_rounded_down(
     }  # fmt: skip
 
 
-def test_hours_until_now_are_the_default(open_client: OpenClient, tables: Tables) -> None:
+@pytest.mark.parametrize("resolution", SPANS)
+def test_spans_until_the_end_of_the_running_one_are_the_default(
+    open_client: OpenClient, tables: Tables, resolution: str
+) -> None:
     client = open_client()
+    span = SPANS[resolution]
     now = datetime.now(UTC)
-    hour = now.replace(minute=0, second=0, microsecond=0)
-    put_points(
-        tables,
-        client,
-        "1h",
-        hour - timedelta(hours=1500),
-        hour - timedelta(hours=2),
-        hour + timedelta(hours=2),
-    )
-    found = ats(client)
-    assert rfc3339(hour - timedelta(hours=2)) in found
-    assert rfc3339(hour + timedelta(hours=2)) not in found
+    begun = now - (now - DAY) % span
+    steps = (-1500, -2, 0, 2)
+    put_points(tables, client, resolution, *(begun + step * span for step in steps))
+    shown = [rfc3339(begun + step * span) for step in (-2, 0)]
+    assert ats(client, resolution=resolution) == shown
+    start = rfc3339(begun - 2 * span)
+    assert ats(client, resolution=resolution, **{"from": start}) == shown
+    assert ats(client, resolution=resolution, **{"from": start, "to": rfc3339(now)}) == shown[:1]
+
+
+def test_hours_are_the_default_of_the_resolution(open_client: OpenClient, tables: Tables) -> None:
+    client = open_client()
+    for resolution, span in SPANS.items():
+        put_points(tables, client, resolution, DAY + span)
+    assert ats(client, **{"from": rfc3339(DAY), "to": rfc3339(DAY + SPANS["1d"])}) == [
+        rfc3339(DAY + SPANS["1h"])
+    ]
 
 
 @pytest.mark.parametrize(

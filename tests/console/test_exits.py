@@ -177,7 +177,7 @@ def test_a_group_stays_together_and_an_unprotected_entry_is_loud(
             lambda route: route.fulfill(json={"data": [position], "next_cursor": None}),
         )
         choose(screen, account)
-        screen.row("UNPROTECTED: its exits do not cover all that was filled").wait_for()
+        screen.row("UNPROTECTED: more is held than its exits and other orders close").wait_for()
         page.locator(".connection").get_by_text("Unprotected").wait_for()
         page.locator(".trouble").get_by_text(f"UNPROTECTED: {name}").wait_for()
 

@@ -17,11 +17,12 @@ from trading_intents.controls.limits.model import (
     LimitOwner,
     LimitState,
     TradingLimits,
+    added_notional,
     judge,
     judge_again,
 )
 from trading_intents.controls.model import Triggered
-from trading_intents.trading import ZERO, OrderKind, OrderSide, Symbol, exact
+from trading_intents.trading import ZERO, Leg, OrderKind, OrderSide, Symbol, exact
 
 NOW = datetime(2026, 1, 5, 15, 0, tzinfo=UTC)
 OWNER = LimitOwner("organization", "account")
@@ -223,6 +224,29 @@ def test_every_level_that_says_no_is_named() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("fields", "judged"),
+    [
+        ({"max_order_quantity": "9"}, set(Leg)),
+        ({"max_order_notional": "1900"}, {Leg.ONE_CANCELS_OTHER}),
+        ({"max_daily_notional": "1900"}, {Leg.ONE_CANCELS_OTHER}),
+        ({"price_collar_bps": 100}, {Leg.ONE_CANCELS_OTHER, Leg.TAKE_PROFIT}),
+        ({"max_position_quantity": "10"}, set()),
+    ],
+)
+@pytest.mark.parametrize("leg", Leg)
+def test_a_leg_is_judged_alone_as_in_its_group(
+    fields: dict[str, Any], judged: set[Leg], leg: Leg
+) -> None:
+    met = state(reference_price="180")
+    asked = order(limit_price="200", stop_price="190", leg=leg)
+    level = applied(key=limits(**fields))
+    refused = [*fields] if leg in judged else []
+    entry = order(quantity="9", limit_price="180", legs=(asked,))
+    for each in (structs.replace(asked, is_create=False), entry):
+        assert [found.reason for found in judge(level, each, met, NOW)] == refused
+
+
 def test_before_a_send_only_what_needs_no_state_is_judged_again() -> None:
     strict = limits(
         max_order_quantity="1",
@@ -246,6 +270,32 @@ def test_before_a_send_only_what_needs_no_state_is_judged_again() -> None:
         "allowed_symbols",
     ]
     assert reasons(order(SELL, limit_price="5")) == ["max_order_quantity", "allowed_symbols"]
+
+
+@given(
+    versions=st.lists(
+        st.tuples(
+            st.decimals(min_value="0.01", max_value=1_000, places=2),
+            st.none() | st.decimals(min_value="0.01", max_value=1_000, places=2),
+            st.decimals(min_value="0.01", max_value=1_000, places=2),
+        ),
+        min_size=1,
+        max_size=9,
+    )
+)
+def test_the_versions_of_an_order_add_up_to_its_dearest_when_it_was_accepted(
+    versions: list[tuple[Decimal, Decimal | None, Decimal]],
+) -> None:
+    counted = ZERO
+    dearest = ZERO
+    for quantity, price, reference in versions:
+        asked = structs.replace(order(), quantity=quantity, limit_price=price, counted=counted)
+        added = added_notional(asked, reference)
+        assert added is not None
+        assert added >= 0
+        counted += added
+        dearest = max(dearest, quantity * max(price or ZERO, reference))
+    assert counted == dearest
 
 
 AMOUNTS = st.decimals(min_value=0, max_value=10**18, places=18, allow_nan=False)

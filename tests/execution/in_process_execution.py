@@ -71,7 +71,11 @@ class InProcessExecution:
         return self.in_process_writer.accounts[0]
 
     async def create(
-        self, quantity: str = "10", symbol: str = "AAPL", account: UUID | None = None
+        self,
+        quantity: str = "10",
+        symbol: str = "AAPL",
+        account: UUID | None = None,
+        side: OrderSide = OrderSide.BUY,
     ) -> UUID:
         spec = Spec(
             kind=OrderKind.LIMIT,
@@ -80,7 +84,7 @@ class InProcessExecution:
             stop_price=None,
             trail_amount=None,
         )
-        command = Create(Symbol(symbol), OrderSide.BUY, RouteStrategy.SMART, spec)
+        command = Create(Symbol(symbol), side, RouteStrategy.SMART, spec)
         return UUID(
             (
                 await self.submit(self.in_process_writer.command(account or self.account, command))

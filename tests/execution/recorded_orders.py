@@ -26,6 +26,7 @@ from trading_intents.orders.ledger.recording import (
     record,
     write_statements,
 )
+from trading_intents.orders.store import find_unprotected
 from trading_intents.storage.database import Database, Tx
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.stream import trading_pb2
@@ -144,6 +145,34 @@ class Books:
     async def order(self, order: Sent) -> dict[str, Any]:
         return dict(
             await self.owner.fetchrow("SELECT * FROM orders WHERE order_id = $1", order.order_id)
+        )
+
+    async def unprotected(self) -> frozenset[str]:
+        """As every reader sees it; the last event of each such order must say the same."""
+        async with self.database.worker.transaction(read_only=True) as tx:
+            found = frozenset(await find_unprotected(tx, self.accounts[0]))
+        published = {
+            event.order_id: "unprotected" in event.flags
+            for event in await self.events()
+            if isinstance(event, trading_pb2.BrokerOrder)
+            and event.account_id == str(self.accounts[0])
+        }
+        assert {order_id for order_id, is_flagged in published.items() if is_flagged} == found
+        rows = await self.owner.fetch(
+            "SELECT order_id FROM orders WHERE 'unprotected' = ANY (flags)"
+        )
+        assert rows == [], "it is never stored"
+        return found
+
+    async def wait_until_uncovered(self) -> None:
+        """As if five seconds had gone."""
+        await self.owner.execute(
+            """
+                UPDATE orders SET uncovered_since = uncovered_since - interval '5 s',
+                    updated_at = updated_at - interval '5 s'
+                WHERE uncovered_since IS NOT NULL AND account_id = ANY ($1)
+            """,
+            self.accounts,
         )
 
     async def trades(self, order: Sent) -> dict[str, dict[str, Any]]:

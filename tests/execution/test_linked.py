@@ -43,12 +43,13 @@ async def group(books: Books, *legs: Leg) -> list[Sent]:
 
 async def shown(books: Books, orders: list[Sent]) -> list[str]:
     rows = [await books.order(order) for order in orders]
-    return [
-        " ".join([row["order_status"], row["reason"] or "", *row["flags"]])
-        .replace("  ", " ")
-        .strip()
-        for row in rows
-    ]
+    unprotected = await books.unprotected()
+    texts = []
+    for row in rows:
+        derived = ["unprotected"] if str(row["order_id"]) in unprotected else []
+        parts = [row["order_status"], row["reason"], *row["flags"], *derived]
+        texts.append(" ".join(filter(None, parts)))
+    return texts
 
 
 def named(
@@ -191,10 +192,8 @@ async def test_one_cancels_other_counts_once_and_is_never_unprotected(books: Boo
 
 
 async def derive_later(books: Books, entry: Sent) -> RecordedAccount:
-    """As if five seconds had gone: what the worker does each second with such orders."""
-    await books.owner.execute(
-        "UPDATE orders SET uncovered_since = uncovered_since - interval '5 s'"
-    )
+    """Derives such orders again, as the worker does after five seconds."""
+    await books.wait_until_uncovered()
     return await books.record(reported(E.STATUS, entry, key=uuid4().hex))
 
 
@@ -220,4 +219,4 @@ async def test_an_entry_whose_exits_end_early_is_flagged_after_five_seconds(book
     ]
     recorded = await derive_later(books, entry)
     assert not any(order.is_newly_unprotected for order in recorded.orders.values())
-    assert (await books.order(entry))["uncovered_since"] is None
+    assert (await shown(books, orders))[0] == "FILLED unprotected"

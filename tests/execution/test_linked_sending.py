@@ -196,7 +196,7 @@ async def test_legs_are_found_where_answer_and_stream_are_lost(
         await until_shown(trading, orders, "NEW", "NEW", "NEW")
 
 
-async def test_an_entry_that_nothing_protects_is_flagged_by_the_worker(
+async def test_an_entry_that_nothing_protects_is_counted_until_an_order_covers_it(
     trading: InProcessExecution,
 ) -> None:
     orders = await create_group(trading)
@@ -207,13 +207,32 @@ async def test_an_entry_that_nothing_protects_is_flagged_by_the_worker(
         for leg in orders[1:]:
             trading.venue.end(await trading.coid(leg), EventKind.CANCELLED)
         await until_shown(trading, orders, "FILLED", "CANCELLED", "CANCELLED")
-        later = "UPDATE orders SET uncovered_since = uncovered_since - interval '5 s'"
+        later = """
+            UPDATE orders SET uncovered_since = uncovered_since - interval '5 s',
+                updated_at = updated_at - interval '5 s'
+            WHERE uncovered_since IS NOT NULL
+        """
         await trading.in_process_writer.owner.execute(later)
-        await until_shown(trading, orders, "FILLED unprotected", "CANCELLED", "CANCELLED")
-        assert (
-            metrics.registry.get_sample_value("ti_execution_alerts_total", {"kind": "unprotected"})
-            == 1
-        )
+
+        async def until_counted(count: int) -> None:
+            async def is_counted() -> bool:
+                name = "ti_execution_unprotected_entries"
+                return metrics.registry.get_sample_value(name) == count
+
+            await trading.until(is_counted)
+
+        def alerts() -> float | None:
+            kind = {"kind": "unprotected"}
+            return metrics.registry.get_sample_value("ti_execution_alerts_total", kind)
+
+        await until_counted(1)
+        assert alerts() == 1
+        stop = await trading.create(side=OrderSide.SELL)
+        await trading.until_status(stop, "NEW")
+        await until_counted(0)
+        trading.venue.end(await trading.coid(stop), EventKind.CANCELLED)
+        await until_counted(1)
+        assert alerts() == 2
 
 
 async def test_legs_are_never_stale(trading: InProcessExecution) -> None:

@@ -25,7 +25,7 @@ from trading_intents.brokers.registry import Registry
 from trading_intents.clock import TimeRange
 from trading_intents.ids import OrganizationId
 from trading_intents.intents.service import Intents
-from trading_intents.orders.model import OrderState, OrderStatus
+from trading_intents.orders.model import OrderFlag, OrderState, OrderStatus
 from trading_intents.orders.service import Orders
 from trading_intents.orders.store import OrderFilter
 from trading_intents.prices.model import PriceRules
@@ -97,7 +97,7 @@ def literal(value: Any) -> str:
     if value is None:
         return "NULL"
     if isinstance(value, list):
-        return f"'{{{','.join(value)}}}'"
+        return f"'{{{','.join(map(str, value))}}}'"
     return str(value) if isinstance(value, int) else f"'{value}'"
 
 
@@ -194,6 +194,8 @@ FILTERS = {
     "several": OrderFilter(statuses=frozenset({S.FILLED, S.REJECTED, S.NEW, S.EXPIRED})),
     "closed": OrderFilter(state=OrderState.CLOSED),
     "refused": OrderFilter(state=OrderState.REJECTED),
+    "late": OrderFilter(flag=OrderFlag.LATE_FILL),
+    "unprotected": OrderFilter(flag=OrderFlag.UNPROTECTED),
 }
 RANGES = ("newest or oldest", "middle", "bounded", "bounded middle", "far bounds")
 

@@ -176,7 +176,7 @@ async def test_a_trade_and_a_position_have_the_contracts_fields(
         "received_at": "",
         "opening_quantity": "0",
         "broker_quantity": None,
-        "differs": False,
+        "differs": None,
         "broker_sent_at": None,
     }
     await shown.record(reported(E.POSITION, None, "p1", symbol="AAPL", quantity="11"))
@@ -244,6 +244,10 @@ async def test_orders_are_found_by_what_is_asked_for(
     assert found(intent_id=str(orders["UNKNOWN"].order_id)) == ["UNKNOWN"]
     assert found(symbol="NEW", state="OPEN", client_reference_id="ref NEW") == ["NEW"]
     assert found(symbol="NEW", state="CLOSED") == []
+    assert found(flag="overfill") == found(flag="unprotected") == []
+    await shown.record(fill(orders["CANCELLED"], "late", "1"))
+    assert found(flag="late_fill") == ["CANCELLED"]
+    assert found(flag="late_fill", state="OPEN") == []
     assert (
         found(symbol="NEVER")
         == found(client_reference_id="")
@@ -263,6 +267,8 @@ async def test_orders_are_found_by_what_is_asked_for(
         {"symbol": "A" * 33},
         {"intent_id": "1"},
         {"parent_intent_id": "1"},
+        {"flag": "late"},
+        {"flag": ""},
         {"intent_id": "01A1DD48-2166-7B29-AA0C-4AFDDAA7C207"},
         {"client_reference_id": "x" * 65},
         {"client_reference_id": "a\0b"},

@@ -41,6 +41,12 @@ class Budget:
         made: Body = answer.json()
         return made
 
+    def price(self, price: str, symbol: str = SYMBOL) -> None:
+        path = f"/v1/reference-prices/{symbol}"
+        body = {"price": price, "environment": "paper"}
+        answer = self.tenants.client.put(path, json=body, headers=self.tenants.callers["admin"])
+        assert answer.status_code == 200, answer.text
+
     def used(self) -> tuple[str, int]:
         used = self.call("GET").json()["used"]
         return used["daily_notional"], used["orders_last_minute"]
@@ -68,12 +74,8 @@ def open_budget(tenants: Tenants, open_client: OpenClient) -> Budget:
     admin = tenants.callers["admin"]
     body = {"name": f"budget {uuid4()}", "environment": "paper", "permissions": EVERY_PERMISSION}
     made = tenants.client.post("/v1/api-keys", json=body, headers=admin).json()
-    price = tenants.client.put(
-        f"/v1/reference-prices/{SYMBOL}",
-        json={"price": "100", "environment": "paper"},
-        headers=admin,
-    )
-    assert price.status_code == 200, price.text
     trader = open_client()
     trader.headers = {"x-api-key": made["api_key"]}
-    return Budget(tenants, trader, made["id"])
+    budget = Budget(tenants, trader, made["id"])
+    budget.price("100")
+    return budget

@@ -79,8 +79,9 @@ class Tables:
         return {table: self.value(f"SELECT count(*) FROM {table}") for table in TABLES}
 
     def close(self) -> None:
-        self._loop.run_until_complete(self._connection.close())
-        self._loop.close()
+        if not self._loop.is_closed():
+            self._loop.run_until_complete(self._connection.close())
+            self._loop.close()
 
 
 @dataclass

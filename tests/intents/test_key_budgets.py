@@ -23,6 +23,16 @@ from tests.raw_http import QuickClient
 from tests.tenants import PLENTY, Tenants
 from tests.waiting import eventually
 from trading_intents.controls.limits.state import statements
+from trading_intents.intents.model import Create, LinkedSpec, Replace, Spec
+from trading_intents.intents.writing.batch import Receipt
+from trading_intents.trading import (
+    Leg,
+    OrderKind,
+    OrderSide,
+    RouteStrategy,
+    Symbol,
+    TimeInForce,
+)
 
 CALLERS = 64
 FULL = {
@@ -205,6 +215,51 @@ def test_a_replace_counts_what_it_adds_and_nothing_is_given_back(
     assert budget.answered(replace(another, limit("9", "100"))) == [], "it adds nothing"
 
 
+def test_a_replace_is_measured_by_what_its_order_counted_then(
+    budget: Budget, second: Platform
+) -> None:
+    budget.set(max_daily_notional="1000")
+    budget.price("0.055", "RISING")
+    intent_id = budget.open(order("1000", "0.04", "RISING"))
+    assert budget.used() == ("55", 1)
+    budget.price("100", "RISING")
+    assert budget.answered(order("1000", "100", "RISING")) == [
+        ("max_daily_notional", "1000", "100055")
+    ]
+    dear = replace(intent_id, limit("1000", "100"))
+    assert budget.answered(dear) == [("max_daily_notional", "1000", "100000")]
+    answer = second.client.post(budget.trader.url, json=dear, headers=budget.trader.headers)
+    assert answer.json()["code"] == "control_rejected", "it is the same in another process"
+    assert budget.answered(replace(intent_id, limit("5", "100"))) == []
+    assert budget.used() == ("500", 2)
+    budget.price("200", "RISING")
+    budget.trader.set_order(intent_id, "NEW")  # refused by the broker: it is counted all the same
+    assert budget.answered(replace(intent_id, limit("2.5", "100"))) == []
+    budget.trader.set_order(intent_id, "NEW")
+    assert budget.answered(replace(intent_id, limit("5", "100"))) == []
+    assert budget.used() == ("1000", 4)
+
+
+def test_a_replace_by_another_key_is_measured_by_what_the_order_counted(
+    budget: Budget, open_client: OpenClient, tenants: Tenants
+) -> None:
+    other = open_budget(tenants, open_client)
+    other.trader.account = budget.trader.account
+    budget.set(max_daily_notional="1000")
+    other.set(max_daily_notional="1000")
+    intent_id = budget.open(order("10", "100"))
+    assert other.answered(replace(intent_id, limit("20.1", "100"))) == [
+        ("max_daily_notional", "1000", "1010")
+    ]
+    again = replace(intent_id, limit("18", "100"))
+    answers = [other.trader.submit(again, idempotency_key="again") for _ in range(2)]
+    assert [each.status_code for each in answers] == [202] * 2
+    assert (budget.used(), other.used()) == (("1000", 1), ("800", 1))
+    budget.trader.set_order(intent_id, "NEW")
+    assert budget.answered(replace(intent_id, limit("18", "100"))) == []
+    assert budget.used() == ("1000", 2), "what the other key's REPLACE counted is not counted again"
+
+
 def test_cancels_and_closes_pass_a_used_budget_and_count_nothing(budget: Budget) -> None:
     budget.set(
         max_orders_per_minute=1,
@@ -234,9 +289,10 @@ def test_the_days_sum_runs_on_over_changes_and_ends_at_midnight_in_utc(budget: B
     budget.set(max_daily_notional="1000")
     assert budget.answered(order("10")) == []
     assert budget.call("DELETE").status_code == 204
-    assert budget.trader.submit(order("10")).status_code == 202, "no limit, no count"
-    budget.set(max_daily_notional="1500")
-    assert budget.answered(order("5.1")) == [("max_daily_notional", "1500", "1510")]
+    assert budget.trader.submit(order("10")).status_code == 202
+    budget.set(max_daily_notional="2500")
+    assert budget.used() == ("2000", 2), "it ran on while there was no limit"
+    assert budget.answered(order("5.1")) == [("max_daily_notional", "2500", "2510")]
     assert budget.answered(order("5")) == []
     query = (
         "UPDATE key_budgets SET day = day - 1, seconds = '{\"1\": 5}' WHERE key_id = $1::text::uuid"
@@ -245,6 +301,20 @@ def test_the_days_sum_runs_on_over_changes_and_ends_at_midnight_in_utc(budget: B
     assert budget.used() == ("0", 0)
     assert budget.answered(order("15")) == []
     assert budget.used() == ("1500", 1)
+
+
+def test_a_limit_that_is_put_at_noon_counts_what_was_sent_before(budget: Budget) -> None:
+    budget.set(max_orders_per_minute=60)
+    first = budget.open(order("10"))
+    assert budget.trader.submit(order("2", "150")).status_code == 202
+    assert budget.call("DELETE").status_code == 204
+    assert budget.trader.submit(replace(first, limit("11", "100"))).status_code == 202
+    budget.set(max_daily_notional="2000")
+    assert budget.used() == ("1400", 3)
+    assert budget.answered(order("6.1")) == [("max_daily_notional", "2000", "2010")]
+    budget.trader.set_order(first, "NEW")
+    assert budget.answered(replace(first, limit("17", "100"))) == []
+    assert budget.used() == ("2000", 4)
 
 
 def test_a_removed_key_leaves_nothing_behind(budget: Budget) -> None:
@@ -415,15 +485,45 @@ async def test_the_orders_of_a_key_without_limits_read_no_budget(
         await local.owner.execute(
             LIMIT, owners[1], local.organization, '{"max_orders_per_minute": 1}'
         )
-        budget = (
-            "INSERT INTO key_budgets (key_id, organization_id, day) VALUES ($1, $2, '2026-01-01')"
-        )
-        await local.owner.execute(budget, local.key, local.organization)
+        await local.owner.execute(BUDGET, local.key, local.organization)
         answers = [await local.submit(local.create(local.accounts[0])) for _ in range(2)]
         assert codes(answers) == ["recorded", "control_rejected"]
         assert reads.call_count == 2
 
 
+async def test_replaces_of_both_of_a_pair_in_one_batch_count_the_dearer_once(urls: Urls) -> None:
+    def spec(kind: OrderKind, **price: Any) -> Spec:
+        return Spec(kind=kind, quantity="10", time_in_force=TimeInForce.DAY, **price)
+
+    def bought(price: str, stop_price: str) -> tuple[Spec, Spec]:
+        return (
+            spec(OrderKind.LIMIT, limit_price=price),
+            spec(OrderKind.STOP, stop_price=stop_price),
+        )
+
+    async with open_in_process_writer(urls.login, urls.owner, 1) as local:
+        account = local.accounts[0]
+        await local.owner.execute(
+            LIMIT, str(local.key), local.organization, '{"max_daily_notional": "1300000"}'
+        )
+        await local.owner.execute(BUDGET, local.key, local.organization)
+        limited, stopped = bought("100000", "110000")
+        legs = (LinkedSpec(Leg.ONE_CANCELS_OTHER, stopped),)
+        create = Create(Symbol("DEAR"), OrderSide.BUY, RouteStrategy.SMART, limited, legs)
+        made = await local.submit(local.command(account, create))
+        assert isinstance(made, Receipt)
+        limited, stopped = bought("105000", "120000")
+        both = [Replace(made.legs[0].intent_id, stopped), Replace(made.intent_id, limited)]
+        outcomes = await local.submit_all([local.command(account, each) for each in both])
+        assert codes(outcomes) == ["recorded"] * 2
+        used = "SELECT daily_notional FROM key_budgets WHERE key_id = $1"
+        assert await local.owner.fetchval(used, local.key) == 1_200_000
+
+
+BUDGET = """
+    INSERT INTO key_budgets (key_id, organization_id, day) VALUES ($1, $2, '2026-01-01')
+    ON CONFLICT DO NOTHING
+"""
 LIMIT = (
     "INSERT INTO trading_limits (owner_id, organization_id, rules) VALUES ($1::text::uuid, $2, $3)"
 )

@@ -2,6 +2,7 @@
 and where."""
 
 import hashlib
+from functools import partial
 from typing import Any
 
 import pytest
@@ -340,6 +341,9 @@ def test_a_wrong_price_is_answered_with_the_one_that_it_must_pass(
     swapped = bracket(market(), take_profit={"limit_price": "9"}, stop_loss={"stop_price": "10"})
     detail = trading_client.submit(swapped).json()["errors"][0]["detail"]
     assert detail == "must be below the limit_price of the take profit, which is 9"
+    tiny = "0.000000000000000001"
+    swapped = bracket(market(), take_profit={"limit_price": tiny}, stop_loss={"stop_price": "10"})
+    assert trading_client.submit(swapped).json()["errors"][0]["detail"].endswith(f"which is {tiny}")
 
 
 def test_a_broker_without_linked_orders_refuses_before_anything_is_written(
@@ -418,6 +422,53 @@ def test_a_replace_of_a_linked_order_changes_its_prices_alone(
     ]
     moved = trading_client.accepted(replace(entry["intent_id"], limit("10", "185")))
     assert (moved["hash_version"], moved["leg"]) == (2, None)
+
+
+DAY = {"time_in_force": "DAY"}
+KEPT = {"time_in_force": "GOOD_TILL_CANCEL"}
+
+
+@pytest.mark.parametrize("is_said", [False, True], ids=["by default", "as said"])
+def test_a_replace_of_a_linked_order_keeps_its_time_in_force(
+    trading_client: TradingClient, is_said: bool
+) -> None:
+    def said(time: Body) -> Body:
+        return time if is_said else {}
+
+    spec = limit("10", "190", **said(DAY))
+    entry, legs = placed(trading_client, bracket(spec, **BOTH, **said(KEPT)))
+    parent, stops = placed(trading_client, pair(spec))
+    group = [
+        (entry["intent_id"], partial(limit, "10", "191"), DAY, KEPT),
+        (legs["take_profit"]["intent_id"], partial(limit, "10", "201"), KEPT, DAY),
+        (legs["stop_loss"]["intent_id"], partial(stop, "10", "181"), KEPT, DAY),
+        (parent["intent_id"], partial(limit, "10", "191"), DAY, KEPT),
+        (stops["one_cancels_other"]["intent_id"], partial(stop, "10", "181"), DAY, KEPT),
+    ]
+    for intent_id, make, own, other in group:
+        trading_client.set_order(intent_id, "NEW")
+        answer = trading_client.submit(replace(intent_id, make(**other)))
+        assert [each.rpartition("/")[2] for each in pointers(answer)] == ["time_in_force"]
+        for time in ({}, own):
+            assert trading_client.accepted(replace(intent_id, make(**time))).items() >= own.items()
+            trading_client.set_order(intent_id, "NEW")
+
+
+def test_the_price_of_an_entry_with_a_fill_binds_nothing(trading_client: TradingClient) -> None:
+    entry, legs = placed(trading_client, bracket())
+    loss = legs["stop_loss"]["intent_id"]
+    above = replace(loss, stop("10", "195"))
+    assert trading_client.refused(above) == (422, "validation_failed")
+    trading_client.tables.execute(
+        "UPDATE orders SET filled_quantity = 3 WHERE order_id = $1::text::uuid", entry["intent_id"]
+    )
+    trading_client.accepted(above)
+    trading_client.set_order(loss, "NEW")
+    beyond = replace(loss, stop("10", "200"))
+    assert trading_client.refused(beyond) == (422, "validation_failed"), "the take profit does"
+    trading_client.accepted(replace(entry["intent_id"], limit("10", "202")))
+    trading_client.set_order(entry["intent_id"], "FILLED")
+    trading_client.accepted(replace(loss, stop("10", "199")))
 
 
 def test_a_price_must_pass_the_one_that_a_pending_replace_asks_for_too(

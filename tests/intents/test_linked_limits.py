@@ -159,6 +159,67 @@ def test_a_keys_budget_counts_the_entry_alone(tenants: Tenants, open_client: Ope
     assert budget.used() == ("1000", 1)
 
 
+def stop_pair(spec: Body, **stop_fields: str) -> Body:
+    return create(spec, SYMBOL, "BUY", one_cancels_other=stop_fields)
+
+
+def test_each_order_of_a_pair_is_judged_as_a_create_of_its_own(
+    tenants: Tenants, open_client: OpenClient
+) -> None:
+    budget = open_budget(tenants, open_client)
+    client = budget.trader
+    set_limits(tenants, client, max_order_notional="11000", price_collar_bps=500)
+    cheap = limit("100", "95")
+    both = ["max_order_notional", "price_collar_bps"]
+    alone = create(stop_limit("100", "101", "4900"), SYMBOL)
+    assert reasons(client, alone) == both
+    assert reasons(client, stop_pair(cheap, stop_price="101", limit_price="4900")) == both
+    assert reasons(client, stop_pair(cheap, stop_price="9000")) == ["max_order_notional"]
+    dear = stop_pair(limit("100", "115"), stop_price="120", limit_price="130")
+    assert reasons(client, dear) == [*both, *both], "each of them says what refuses it"
+    parent, legs = placed(client, stop_pair(cheap, stop_price="101", limit_price="105"))
+    leg = legs["one_cancels_other"]["intent_id"]
+    client.set_order(leg, "NEW")
+    client.set_order(parent["intent_id"], "NEW")
+    far = replace(leg, stop_limit("100", "101", "4900"))
+    assert reasons(client, far) == both
+    ordinary = {"content_type": "application/json; charset=utf-8"}
+    assert (
+        client.submit(far, **ordinary).json()["triggered"]
+        == (client.submit(far).json()["triggered"])
+    )
+    client.accepted(replace(leg, stop_limit("100", "102", "104")))
+    set_limits(tenants, client, max_order_notional="9000")
+    refused = replace(parent["intent_id"], limit("100", "94"))
+    assert reasons(client, refused) == ["max_order_notional"]
+
+
+def test_a_budget_counts_the_dearer_of_a_pair_once(
+    tenants: Tenants, open_client: OpenClient
+) -> None:
+    budget = open_budget(tenants, open_client)
+    client = budget.trader
+    budget.set(max_daily_notional="11000", max_order_notional="50000")
+    dear = stop_pair(limit("100", "95"), stop_price="111")
+    assert budget.answered(dear) == [("max_daily_notional", "11000", "11100")]
+    parent, legs = placed(client, stop_pair(limit("100", "95"), stop_price="101"))
+    leg = legs["one_cancels_other"]["intent_id"]
+    assert budget.used() == ("10100", 1)
+    for intent_id in (leg, parent["intent_id"]):
+        client.set_order(intent_id, "NEW")
+    assert budget.answered(replace(leg, stop("100", "111"))) == [
+        ("max_daily_notional", "11000", "11100")
+    ]
+    client.accepted(replace(leg, stop("100", "106")))
+    assert budget.used() == ("10600", 1)
+    client.accepted(replace(parent["intent_id"], limit("100", "100.5")))
+    assert budget.used() == ("10600", 2), "the other one is dearer"
+    client.set_order(leg, "CANCELLED")
+    client.set_order(parent["intent_id"], "NEW")
+    client.accepted(replace(parent["intent_id"], limit("100", "107")))
+    assert budget.used() == ("10700", 3), "what the one that ended counted is not counted again"
+
+
 def test_cancel_all_cancels_legs_as_the_orders_that_they_are(trading_client: TradingClient) -> None:
     entry, legs = placed(trading_client, bracket())
     answer = trading_client.client.post(

@@ -240,7 +240,7 @@ async def test_every_column_that_decides_is_watched(local: InProcessWriter) -> N
     for row in triggers:
         watched[row["table_name"]] += row["text"]
     # The last two are a halt's.
-    never_change = {"id", "organization_id", "account_id", "symbol", "scope_id", "reason"}
+    never_change = {"id", "organization_id", "account_id", "key_id", "symbol", "scope_id", "reason"}
     assert {row["table_name"] for row in used} == {*watched, "rule_versions"}
     for table, column in used:
         is_whole = table == "rule_versions" or "INSERT OR DELETE OR UPDATE" in watched[table]

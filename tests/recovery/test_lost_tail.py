@@ -4,7 +4,11 @@ is sent. One that lost nothing changes nothing."""
 import asyncio
 import contextlib
 import json
+import os
+import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +16,7 @@ import psycopg
 import pytest
 
 from tests.conftest import Urls, copy_folder
+from tests.documents import section
 from tests.platform import Platform, serving
 from tests.proxy import FaultProxy, proxied
 from tests.storage.conftest import Start, kill_postgres, query, start
@@ -29,6 +34,7 @@ pytestmark = pytest.mark.slow
 __all__ = ["start"]
 
 LIMIT_SECONDS = 30
+TITLE = "A `tail_lost` that may be false"
 PASSWORDS = "*.password"
 SPECS = {
     "market": {"Market": {"quantity": "1"}},
@@ -98,6 +104,35 @@ def trading(tmp_path: Path, owner: Secret, login: Secret) -> Iterator[Trader]:
             yield Trader(platform, proxy)
 
 
+def copy_server(primary: Path, standby: Path) -> None:
+    target = standby / "postgres"
+    asyncio.run(make_base_backup(open_cluster(primary, ""), target, None, lambda *_: None))
+
+
+def fail_over(trader: Trader, standby: Path, start: Start) -> str:
+    """To a server that lacks what was committed last; gives its owner's URL."""
+    trader.proxy.refuse()
+    owner = start(standby).until("url")["owner_url"]
+    trader.proxy._target = open_cluster(standby, "").sockets / ".s.PGSQL.5432"
+    trader.proxy.work()
+    eventually(
+        lambda: trader.metric('ti_execution_alerts_total{kind="tail_lost"}') == 1, LIMIT_SECONDS
+    )
+    return str(owner)
+
+
+def follow_document(trader: Trader, number: int, old_url: str) -> subprocess.CompletedProcess[str]:
+    """Runs what the document's block of that number says, as an operator does."""
+    text = section("docs/operating/recover.md", TITLE)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environ = {**os.environ, **trader.platform.environ, "OLD_DATABASE_URL": old_url, "PATH": path}
+    commands = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)[number]
+    folder = trader.platform.environ["TRADING_INTENTS_DATA_DIR"]
+    return subprocess.run(
+        ["bash", "-euc", commands], env=environ, cwd=folder, capture_output=True, text=True
+    )
+
+
 def test_a_failover_that_lost_a_tail_halts_and_sends_nothing(
     folders: tuple[Path, Path], start: Start, tmp_path: Path
 ) -> None:
@@ -106,19 +141,10 @@ def test_a_failover_that_lost_a_tail_halts_and_sends_nothing(
     with trading(tmp_path, Secret(said["owner_url"]), Secret(said["url"])) as trader:
         assert trader.submit("far", "far") == 202
         eventually(lambda: sorted(trader.statuses()) == ["FILLED", "NEW"], LIMIT_SECONDS)
-        copying = make_base_backup(
-            open_cluster(primary, ""), standby / "postgres", None, lambda *_: None
-        )
-        asyncio.run(copying)
+        copy_server(primary, standby)
         assert trader.submit("lost") == 202
         eventually(lambda: trader.statuses().count("FILLED") == 2, LIMIT_SECONDS)
-        trader.proxy.refuse()
-        owner = start(standby).until("url")["owner_url"]
-        trader.proxy._target = open_cluster(standby, "").sockets / ".s.PGSQL.5432"
-        trader.proxy.work()
-        eventually(
-            lambda: trader.metric('ti_execution_alerts_total{kind="tail_lost"}') == 1, LIMIT_SECONDS
-        )
+        owner = fail_over(trader, standby, start)
         assert "committed work lost" in trader.events()
         eventually(lambda: trader.submit("after") != 503, LIMIT_SECONDS)
         assert trader.submit("after") == 409, "every organization is halted"
@@ -127,6 +153,34 @@ def test_a_failover_that_lost_a_tail_halts_and_sends_nothing(
         marked = "SELECT count(*) FILTER (WHERE restored_at IS NOT NULL) FROM commands"
         assert asyncio.run(query(owner, marked)) == 1, "that of the open order"
         assert asyncio.run(query(owner, "SELECT lost_tail FROM stream_epoch")) is None
+        proved = follow_document(trader, 0, said["url"])
+        assert (proved.returncode, "it is missing: the log is cut off" in proved.stdout) == (
+            1,
+            True,
+        )
+
+
+def test_a_false_alarm_is_proved_and_ended_as_the_document_says(
+    folders: tuple[Path, Path], start: Start, tmp_path: Path
+) -> None:
+    """Only renewals of leases are lost."""
+    primary, standby = folders
+    said = start(primary).until("url")
+    with trading(tmp_path, Secret(said["owner_url"]), Secret(said["url"])) as trader:
+        eventually(lambda: trader.statuses() == ["FILLED"], LIMIT_SECONDS)
+        copy_server(primary, standby)
+        renewed = "SELECT max(expires_at)::text FROM workers"
+        copied = asyncio.run(query(said["owner_url"], renewed))
+        eventually(lambda: asyncio.run(query(said["owner_url"], renewed)) != copied, LIMIT_SECONDS)
+        fail_over(trader, standby, start)
+        eventually(lambda: trader.submit("halted") == 409, LIMIT_SECONDS)
+        proved = follow_document(trader, 0, said["url"])
+        assert (proved.returncode, proved.stderr) == (0, ""), proved.stdout
+        assert "0 accounts damaged" in proved.stdout
+        ended = follow_document(trader, 1, said["url"])
+        assert ended.returncode == 0, ended.stderr
+        assert trader.submit("resumed") == 202
+        eventually(lambda: trader.statuses() == ["FILLED", "FILLED"], LIMIT_SECONDS)
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=pytest.mark.chaos)])

@@ -87,12 +87,15 @@ async def test_legs_are_found_by_their_parent() -> None:
     answers = CannedAnswers(
         httpx.Response(202, json={"intent_id": ENTRY, "seq": 1}),
         httpx.Response(200, json={"data": [], "next_cursor": None}),
+        httpx.Response(200, json={"data": [], "next_cursor": None}),
     )
     async with answers.client() as client:
         placed = await client.account("a").buy("AAPL", 10)
         assert placed.legs == ()
         assert await placed.find_legs() == []
+        assert await client.account("a").orders(flag="unprotected").page() is not None
     assert dict(answers.asked[1].url.params)["parent_intent_id"] == ENTRY
+    assert dict(answers.asked[2].url.params)["flag"] == "unprotected"
 
 
 def test_a_basket_places_each_order_and_answers_each(tenants: Tenants) -> None:

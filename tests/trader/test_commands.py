@@ -48,6 +48,8 @@ def test_a_limit_order_is_shown_replaced_and_cancelled(run: Command, account: Ac
     assert [
         o["order_status"] for o in lines(run("orders", "--status", "cancelled,new", "--json"))
     ] == ["CANCELLED"]
+    assert run("orders", "--flag", "unprotected").stdout == "no orders\n"
+    assert run("orders", "--flag", "bare").exit_code != 0
 
 
 def test_a_halt_stops_and_a_resume_lets_trade_again(run: Command) -> None:

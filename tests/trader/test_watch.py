@@ -319,24 +319,21 @@ def test_a_halt_and_a_broker_that_is_away_are_seen() -> None:
     assert "HALTED" not in shown(state, 80, 24)[0]
 
 
-def test_what_is_held_without_protection_is_seen_until_it_is_closed() -> None:
+def test_an_entry_without_protection_is_seen_while_the_platform_says_so() -> None:
     state = blotter()
-    filled = order_event(1, 1, OrderStatus.FILLED)
-    state.apply(
-        msgspec.structs.replace(
-            filled, order=msgspec.structs.replace(filled.order, flags=("unprotected",))
-        )
-    )
-    position = StreamedPosition(
-        account_id="a", organization_id="o", symbol="S1", quantity=Decimal(10)
-    )
-    assert "UNPROTECTED" not in shown(state, 80, 24)[0]
-    state.apply(PositionEvent(position=position, cursor="c"))
+
+    def flag(version: int, *flags: str) -> None:
+        event = order_event(1, version, OrderStatus.FILLED)
+        order = msgspec.structs.replace(event.order, flags=flags)
+        state.apply(msgspec.structs.replace(event, order=order))
+
+    flag(1, "unprotected")
     assert "UNPROTECTED: S1" in shown(state, 80, 24)[0]
-    state.apply(
-        PositionEvent(position=msgspec.structs.replace(position, quantity=Decimal(0)), cursor="c")
-    )
+    flag(2)
     assert "UNPROTECTED" not in shown(state, 80, 24)[0]
+    flag(3, "unprotected")
+    state.apply(GapEvent(orders=(), positions=(), cursor="c"))
+    assert "UNPROTECTED" not in shown(state, 80, 24)[0], "it is read again"
 
 
 def test_a_halt_that_stands_is_read_at_the_start(account: Account) -> None:

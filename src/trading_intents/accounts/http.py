@@ -16,6 +16,7 @@ from trading_intents.identity.access import Gate, caller_of, organization_of
 from trading_intents.identity.model import ApiKeyPrincipal
 from trading_intents.ids import parse_id
 from trading_intents.trading import Environment, OrderKind, RouteStrategy, TimeInForce
+from trading_intents.web.body import named_environment
 from trading_intents.web.paging import PAGE_PARAMETERS, Listing, read_page
 from trading_intents.web.request import Answer, Request, answer_json, show_as
 from trading_intents.web.routes import IF_MATCH, Operation, Route, Tag
@@ -75,9 +76,8 @@ def account_routes(read: Gate, write: Gate, accounts: Accounts) -> tuple[Route, 
     )
     async def create_account(request: Request) -> Answer:
         """Create a trading account."""
-        body = request.body(model.NewAccount)
-        write.permit_object(request, body.environment)
-        account = await accounts.create(organization_of(request), body)
+        write.permit_object(request, named_environment(request.json))
+        account = await accounts.create(organization_of(request), request.body(model.NewAccount))
         return answer_json(show(account), 201, account.version)
 
     @Operation(tag=Tag.ACCOUNTS, answer=Listing[TradingAccount], parameters=PAGE_PARAMETERS)

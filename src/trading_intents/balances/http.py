@@ -53,7 +53,7 @@ EQUITY_PARAMETERS = (
         {"type": "string", "enum": list(Resolution)},
     ),
     Parameter("from", f"The first span; default {MAX_SPANS} spans before `to`.", TIME),
-    Parameter("to", "The first span that is left out; default now.", TIME),
+    Parameter("to", "The first span that is left out; default the one after now's.", TIME),
 )
 
 
@@ -76,8 +76,10 @@ def balance_routes(
         resolution = read_choice(
             "?resolution", request.query.get("resolution", Resolution.HOUR), Resolution
         )
-        end = _begin_of_span(query_time(request, "to") or clock.now(), resolution)
-        longest = timedelta(seconds=MAX_SPANS * resolution.seconds)
+        span = timedelta(seconds=resolution.seconds)
+        longest = MAX_SPANS * span
+        end = query_time(request, "to") or clock.now() + span  # with the running span
+        end = _begin_of_span(end, resolution)
         start = query_time(request, "from")
         if start is None:
             start = FIRST if end - FIRST < longest else end - longest

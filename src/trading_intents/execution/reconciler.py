@@ -1,9 +1,9 @@
-"""Looks up unresolved orders at their brokers, cancels stale ones, flags entries without enough
-exits, and fails outbox rows without an attempt left together with their orders."""
+"""Looks up unresolved orders at their brokers, cancels stale ones, shows entries that became
+unprotected, and fails outbox rows without an attempt left together with their orders."""
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
@@ -22,6 +22,7 @@ from trading_intents.execution.model import (
     UnresolvedOrder,
     Verdict,
     classify_lookup,
+    ending_event,
     lookup_delay_seconds,
     not_delivered_fact,
     used_up,
@@ -29,10 +30,10 @@ from trading_intents.execution.model import (
 from trading_intents.execution.recorder import CANCEL, Recorder
 from trading_intents.execution.sessions.leases import Leases
 from trading_intents.execution.sessions.session import BrokerSession
-from trading_intents.ids import OrganizationId, id_text
+from trading_intents.ids import IdText, OrganizationId, id_text
 from trading_intents.loops import Wakeup, repeat, start_loop, stop_tasks
+from trading_intents.orders import store as orders_store
 from trading_intents.orders.facts import FactKind, client_order_id
-from trading_intents.orders.ledger.booking import UNCOVERED_TIME
 from trading_intents.orders.ledger.matching import AccountRecording, PlatformFact
 from trading_intents.orders.ledger.recording import RecordedAccount
 from trading_intents.orders.model import OrderView
@@ -74,6 +75,10 @@ class LookupResult:
         return client_order_id(self.row.create_action_id)
 
     @property
+    def confirmed_id(self) -> str:
+        return client_order_id(self.row.confirmed_action_id)
+
+    @property
     def events(self) -> list[port.BrokerEvent]:
         events: list[port.BrokerEvent] = []
         for each in (self.order, self.replaced, self.entry):
@@ -86,7 +91,7 @@ class OverdueWork(FrozenStruct):
     """The rows and orders that something is done about as time passes."""
 
     used_up: Sequence[store.UsedUpRow] = ()
-    uncovered: Sequence[store.OverdueOrder] = ()
+    unprotected: Mapping[IdText, Set[IdText]] = {}  # of each account, which nobody was shown yet
     stale: Sequence[store.OverdueOrder] = ()
 
 
@@ -135,7 +140,7 @@ class Reconciler:
                 free.append(account_id)
         now = self._clock.monotonic()
         is_second = now - self._polled_seconds >= POLL_SECONDS - POLL_SLACK_SECONDS
-        if not sessions or not (free or is_second):
+        if not (free or is_second):
             return
         overdue = OverdueWork()
         # A look-up that ends while this is read may be read as still due.
@@ -149,7 +154,7 @@ class Reconciler:
         if overdue.stale:
             self._cancelling = asyncio.create_task(self._cancel_stale(overdue.stale))
         account_ids = {row.lane for row in overdue.used_up}
-        account_ids |= {entry.account_id for entry in overdue.uncovered}
+        account_ids |= {UUID(account_id) for account_id in overdue.unprotected}
         for account_id in sorted(account_ids):
             await self._work_overdue(account_id, overdue)
 
@@ -158,13 +163,27 @@ class Reconciler:
         account_ids = list(self._leases.sessions)
         limit = self._attempt_limit
         used_up_rows = await store.used_up(tx, account_ids, limit, CLAIM_SECONDS)
-        uncovered = await store.uncovered_entries(tx, account_ids, UNCOVERED_TIME.total_seconds())
+        unprotected = await self._read_unprotected(tx, account_ids)
         stale: list[store.OverdueOrder] = []
         if self._cancelling is None or self._cancelling.done():
             stale = await store.stale_orders(
                 tx, self._cancellable(), CANCEL_AGAIN_SECONDS, MAX_STALE
             )
-        return OverdueWork(used_up_rows, uncovered, stale)
+        return OverdueWork(used_up_rows, unprotected, stale)
+
+    async def _read_unprotected(
+        self, tx: Tx, account_ids: Sequence[UUID]
+    ) -> dict[IdText, set[IdText]]:
+        """Counts the unprotected entries, and gives those that are not shown yet as such."""
+        count = 0
+        found: dict[IdText, set[IdText]] = {}
+        for cover in await orders_store.read_covers(tx, account_ids):
+            shown = cover.unprotected()
+            count += len(shown)
+            if new := cover.unprotected(cover.now) - shown:
+                found.setdefault(cover.account_id, set()).update(new)
+        self._metrics.unprotected_entries.set(count)
+        return found
 
     async def _work_overdue(self, account_id: UUID, overdue: OverdueWork) -> None:
         session = self._leases.sessions.get(account_id)
@@ -175,12 +194,12 @@ class Reconciler:
             for row in overdue.used_up
             if row.lane == account_id and row.id not in self._leases.held
         ]
-        flagged = {each.order_id for each in overdue.uncovered if each.account_id == account_id}
+        unprotected = overdue.unprotected.get(id_text(account_id), ())
         try:
             if failing:
                 await self._fail(session, failing)
-            if flagged:
-                await self._derive_again(session, frozenset(flagged))
+            if unprotected:
+                await self._derive_again(session, frozenset(map(UUID, unprotected)))
         except Exception as error:  # such as a held lock: the other accounts' rows are failed
             self._log_failed("fail", error)
 
@@ -249,6 +268,20 @@ class Reconciler:
             )
             recorded = [await self._recorder.record_in_tx(tx, found)]
             view = recorded[0].orders[id_text(order_id)].view
+            ended = ending_event(
+                view,
+                looked_up.order,
+                looked_up.confirmed_id,
+                self._clock.now(),
+            )
+            if ended:
+                ending = AccountRecording(
+                    session.account_ref,
+                    (ended,),
+                    also_locked=found.also_locked,
+                )
+                recorded.append(await self._recorder.record_in_tx(tx, ending))
+                view = recorded[-1].orders[id_text(order_id)].view
             unresolved = _describe(await store.read_unresolved(tx, order_id), view)
             verdict = classify_lookup(
                 unresolved, looked_up.order, looked_up.replaced, capabilities.lookup
@@ -428,6 +461,7 @@ def _describe(row: store.UnresolvedRow, view: OrderView) -> UnresolvedOrder:
         order_status=view.status,
         is_unwanted=view.is_unwanted,
         acknowledged=view.acknowledged,
+        may_grow=view.may_grow,
         is_restored=in_doubt in row.restored_seqs,
         **{name: getattr(row, name) for name in names},
     )

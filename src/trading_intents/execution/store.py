@@ -65,15 +65,20 @@ def _names(commands: Sequence[tuple[UUID, str]]) -> tuple[str, str]:
     return array_text(map(str, account_ids)), array_text(names)
 
 
-def looking_up(order_ids: Collection[UUID], seconds: float) -> Statement:
-    """Starts look-ups of these orders, or starts them again."""
+def looking_up(
+    order_ids: Collection[UUID],
+    seconds: float,
+    is_sent: bool = True,
+) -> Statement:
+    """Starts look-ups of these orders, or starts them again. What was found absent may have arrived
+    since, if something was sent."""
     sql = """
         UPDATE orders
         SET lookup_due_at = clock_timestamp() + make_interval(secs => $2::text::float8),
-            lookups = 0, absent_at = NULL
+            lookups = 0, absent_at = CASE WHEN NOT $3::text::boolean THEN absent_at END
         WHERE order_id = ANY ($1::text::uuid[])
     """
-    return Statement(sql, (array_text(map(str, order_ids)), str(seconds)))
+    return Statement(sql, (array_text(map(str, order_ids)), str(seconds), str(is_sent)))
 
 
 async def look_up_unanswered(tx: Tx, account_ids: Sequence[UUID], seconds: float) -> bool:
@@ -269,23 +274,6 @@ async def stale_orders(
         ORDER BY array_position($1::uuid[], o.account_id), o.order_id LIMIT $3
     """
     rows = await tx.fetch(query, account_ids, again_seconds, limit)
-    return [OverdueOrder(**row) for row in rows]
-
-
-async def uncovered_entries(
-    tx: Tx, account_ids: Sequence[UUID], seconds: float
-) -> list[OverdueOrder]:
-    """Final entries whose exits have not covered their fills for so long, and that are not flagged
-    yet."""
-    query = """
-        SELECT order_id, account_id, organization_id FROM (
-            SELECT * FROM orders
-            WHERE uncovered_since <= (SELECT clock_timestamp()) - make_interval(secs => $2)
-            ORDER BY uncovered_since OFFSET 0
-        ) AS uncovered
-        WHERE account_id = ANY ($1::uuid[]) LIMIT $3
-    """
-    rows = await tx.fetch(query, account_ids, seconds, SWEEP_ROWS)
     return [OverdueOrder(**row) for row in rows]
 
 

@@ -350,8 +350,7 @@ def check_object(rule: Rule, caller: model.Caller, environment: Environment | No
         caller.principal.environment,
     ):
         raise errors.Forbidden(
-            f"the API key is of environment {caller.principal.environment}, the account of "
-            f"{environment}"
+            f"the API key is of environment {caller.principal.environment}, not {environment}"
         )
     if rule.entitlement:
         require_entitlement(caller, rule.entitlement)

@@ -46,6 +46,16 @@ class LinkedSpec(trading.FrozenStruct):
 
     leg: trading.Leg | None  # None: the one that the others are legs of
     spec: Spec
+    has_fill: bool = False
+
+
+class LinkedOrder(LinkedSpec, kw_only=True):
+    """Another order of a group, with the terms that its broker confirmed or a pending REPLACE asks
+    for."""
+
+    order_id: str
+    counted_notional: Decimal
+    has_ended: bool
 
 
 class Create(trading.FrozenStruct):
@@ -128,12 +138,13 @@ class KnownOrder(trading.FrozenStruct, kw_only=True):
     version: int
     command_seq: int
     filled_quantity: Decimal = trading.ZERO
+    counted_notional: Decimal = trading.ZERO  # in days' sums of keys, with all of its group
     is_linked: bool = False
     leg: trading.Leg | None = None
     parent_intent_id: str | None = None
     # Of a linked order that a REPLACE names: the others of its group, those that a pending REPLACE
     # asks for too.
-    others: tuple[LinkedSpec, ...] = ()
+    others: tuple[LinkedOrder, ...] = ()
 
 
 class PlacedLeg(trading.FrozenStruct):

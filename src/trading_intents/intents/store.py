@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from trading_intents.clock import TimeRange
-from trading_intents.intents.model import KnownOrder, LinkedSpec, Spec
+from trading_intents.intents.model import KnownOrder, LinkedOrder, Spec
 from trading_intents.orders.store import OrderRow
 from trading_intents.storage.database import Tx, pack_array
 from trading_intents.storage.grouped import PoolTransaction
@@ -132,11 +132,10 @@ async def find_order(tx: Tx, account_id: UUID, order_id: UUID) -> KnownOrder | N
     if not row.linked:
         return known_order(row)
     (groups,) = await PoolTransaction(tx).run([read_groups([row.order_id])])
-    others = parse_groups(groups.texts()).get(row.order_id, ())
-    return known_order(row, [each for _, each in others])
+    return known_order(row, parse_groups(groups.texts()).get(row.order_id, ()))
 
 
-def known_order(row: OrderRow, others: Iterable[LinkedSpec] = ()) -> KnownOrder:
+def known_order(row: OrderRow, others: Sequence[LinkedOrder] = ()) -> KnownOrder:
     return KnownOrder(
         account_id=row.account_id,
         symbol=Symbol(row.symbol),
@@ -150,6 +149,7 @@ def known_order(row: OrderRow, others: Iterable[LinkedSpec] = ()) -> KnownOrder:
         version=row.version,
         command_seq=row.command_seq,
         filled_quantity=row.filled_quantity,
+        counted_notional=max([row.counted_notional, *(each.counted_notional for each in others)]),
         is_linked=row.linked,
         leg=row.leg,
         parent_intent_id=row.parent_order_id,
@@ -203,23 +203,30 @@ class _AskedPrices(TypedDict):
     stop_price: str | None
 
 
-Groups = dict[str, list[tuple[str, LinkedSpec]]]  # the others of an order's group, with their ids
+Groups = dict[str, list[LinkedOrder]]  # the others of an order's group
 
 
 def parse_groups(rows: Iterable[Sequence[str]]) -> Groups:
-    """Of the texts that `read_groups` gives, without legs that ended: each other order as it is,
-    and as a pending REPLACE asks for."""
+    """Of the texts that `read_groups` gives: each other order as it is, and as a pending REPLACE
+    asks for."""
     found: Groups = {}
     for order_id, text, record in rows:
-        other = msgspec.json.decode(text, type=OrderRow)
-        if other.order_id == order_id or (other.leg and other.finished_at):
+        row = msgspec.json.decode(text, type=OrderRow)
+        if row.order_id == order_id:
             continue
-        specs = [_spec_of(other)]
-        if record:
-            specs.append(replace(specs[0], **msgspec.json.decode(record, type=_AskedPrices)))
+        other = LinkedOrder(
+            row.leg,
+            _spec_of(row),
+            row.filled_quantity > 0,
+            order_id=row.order_id,
+            counted_notional=row.counted_notional,
+            has_ended=row.finished_at is not None,
+        )
         group = found.setdefault(order_id, [])
-        for each in specs:
-            group.append((other.order_id, LinkedSpec(other.leg, each)))
+        group.append(other)
+        if record:
+            asked = msgspec.json.decode(record, type=_AskedPrices)
+            group.append(replace(other, spec=replace(other.spec, **asked)))
     return found
 
 

@@ -8,10 +8,11 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from trading_intents.ids import OrganizationId, id_text
 from trading_intents.orders import store
-from trading_intents.orders.model import state_of
+from trading_intents.orders.model import OrderFlag, state_of
 from trading_intents.orders.positions import PositionRow
 from trading_intents.orders.store import OrderRow, TradeRow
 from trading_intents.storage.database import Tx
@@ -25,7 +26,9 @@ Listed = TypeVar("Listed")
 After = TypeVar("After")
 
 
-def order_event(row: OrderRow) -> Event:
+def order_event(row: OrderRow, is_unprotected: bool = False) -> Event:
+    if is_unprotected:
+        row = replace(row, flags=(*row.flags, OrderFlag.UNPROTECTED))
     more = {
         "intent_id": row.order_id,
         "parent_intent_id": row.parent_order_id,
@@ -102,11 +105,12 @@ async def retained_orders(
     ):
         working = partial(store.list_working, tx, account.id)
         finished = partial(store.list_finished, tx, account.id)
+        unprotected = await store.find_unprotected(tx, account.id)
         async for page in _pages(working, 0, attrgetter("create_seq")):
             yield [order_event(order) for order in page]
         first = (account.since, _NO_ID)
         async for page in _pages(finished, first, attrgetter("finished_at", "order_id")):
-            yield [order_event(order) for order in page]
+            yield [order_event(order, order.order_id in unprotected) for order in page]
 
 
 async def retained_positions(

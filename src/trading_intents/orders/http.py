@@ -13,6 +13,7 @@ from trading_intents.identity.access import Gate
 from trading_intents.ids import ID_RULE, parse_id
 from trading_intents.orders.events import day_of
 from trading_intents.orders.model import (
+    OrderFlag,
     OrderState,
     OrderStatus,
 )
@@ -57,6 +58,7 @@ FILTERS = (
         },
     ),
     Parameter("parent_intent_id", "Only the legs of this intent's order.", {"type": "string"}),
+    Parameter("flag", "Only orders with this flag.", {"type": "string", "enum": list(OrderFlag)}),
     *time_parameters("created_at"),
 )
 
@@ -70,7 +72,7 @@ class Position(msgspec.Struct, kw_only=True):
     received_at: str
     opening_quantity: str
     broker_quantity: str | None
-    differs: bool
+    differs: bool | None
     market_price: str | None
     market_price_at: str | None
     market_value: str | None
@@ -151,6 +153,7 @@ def _filter(request: Request) -> OrderFilter:
     state = query.get("state")
     symbol = query.get("symbol")
     reference = query.get("client_reference_id")
+    flag = query.get("flag")
     statuses = query.get("status")
     return OrderFilter(
         state=None if state is None else read_choice("?state", state, OrderState),
@@ -162,6 +165,7 @@ def _filter(request: Request) -> OrderFilter:
         statuses=frozenset() if statuses is None else _read_statuses(statuses.split(",")),
         created=read_times(request),
         parent_intent_id=_read_id(request, "parent_intent_id"),
+        flag=None if flag is None else read_choice("?flag", flag, OrderFlag),
     )
 
 
@@ -183,10 +187,11 @@ def _read_statuses(names: list[str]) -> frozenset[OrderStatus]:
 
 
 def _name_added(wanted: OrderFilter) -> str:
-    """For the list's name, so that a cursor fits no other statuses, times and parent."""
+    """For the list's name, so that a cursor fits no other statuses, times, parent and flag."""
     statuses = ":" + ",".join(sorted(wanted.statuses)) if wanted.statuses else ""
     parent = f":of {wanted.parent_intent_id}" if wanted.parent_intent_id else ""
-    return statuses + name_times(wanted.created) + parent
+    flag = f":{wanted.flag}" if wanted.flag else ""
+    return statuses + name_times(wanted.created) + parent + flag
 
 
 def _position(priced: PricedPosition) -> Position:

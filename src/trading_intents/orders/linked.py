@@ -2,7 +2,7 @@
 is derived from the facts of all of them. Pure: no I/O, no clock."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import NamedTuple
 
@@ -20,12 +20,14 @@ from trading_intents.orders.model import (
     derive,
     with_flag,
 )
-from trading_intents.trading import EXITS, ZERO, Leg, exact, total
+from trading_intents.orders.positions import OpenSums
+from trading_intents.trading import EXITS, ZERO, Leg, OrderSide, exact, total
 
 # Kinds that show that a leg was filled, or ended by itself.
 _OWN_LIFE = EXECUTIONS | VENUE_ENDS
 ENTRY_ENDED = "entry_ended"
 ENTRY_REJECTED = "entry_rejected"
+UNCOVERED_TIME = timedelta(seconds=5)  # after which an entry without enough exits is unprotected
 
 
 class OrderInputs(NamedTuple):
@@ -53,7 +55,8 @@ def _derive_leg(inputs: OrderInputs, entry: OrderView, entry_facts: Sequence[Fac
     inherited = _inherited_end(terms.leg, facts, entry, entry_facts)
     terms = replace(terms, is_linked=True, may_grow=may_grow)
     view = derive(terms, [*facts, *inherited], pending)
-    return replace(view, leg=terms.leg, active=not is_exit or entry.filled_quantity > 0)
+    active = not is_exit or entry.filled_quantity > 0
+    return replace(view, leg=terms.leg, active=active, may_grow=may_grow)
 
 
 def _inherited_end(
@@ -108,6 +111,13 @@ def _with_overfill(views: list[OrderView], quantity: Decimal) -> list[OrderView]
         is_over = is_too_much and each.filled_quantity > 0
         flagged.append(with_flag(each, OrderFlag.OVERFILL, is_over))
     return flagged if pair is views else [entry, *flagged]
+
+
+def is_left_open(entry: OrderSide, quantity: Decimal, working: OpenSums) -> bool:
+    """Whether a position that an entry of that side opened is more than what works to close it."""
+    if entry is OrderSide.BUY:
+        return quantity > working.sell
+    return quantity.copy_negate() > working.buy
 
 
 def uncovered(views: Sequence[OrderView]) -> Decimal:

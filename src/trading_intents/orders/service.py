@@ -8,10 +8,11 @@ from trading_intents.accounts.model import Account
 from trading_intents.clock import TimeRange
 from trading_intents.errors import NotFound
 from trading_intents.orders import store
+from trading_intents.orders.model import OrderFlag
 from trading_intents.orders.store import OrderFilter
 from trading_intents.prices import store as prices_store
 from trading_intents.prices.model import PriceKey, PriceRules, ReferencePrice, market_of
-from trading_intents.storage.database import Pool
+from trading_intents.storage.database import Pool, Tx
 from trading_intents.storage.pages import PageRequest, SeqRange, find_range
 from trading_intents.trading import Symbol
 
@@ -44,7 +45,13 @@ class Orders:
                 last = await store.last_seq(tx, account.id)
                 seqs = SeqRange(seqs.first, min(seqs.end, last + 1))
                 scanned = _first_part(seqs, page.is_descending)
-            rows = await store.list_orders(tx, account.id, scanned, wanted, page)
+            unprotected = None
+            if wanted.flag is OrderFlag.UNPROTECTED:
+                unprotected = await store.find_unprotected(tx, account.id)
+            rows = await store.list_orders(
+                tx, account.id, scanned, wanted, page, unprotected=unprotected
+            )
+            await _add_unprotected(tx, account.id, rows)
         if len(rows) > page.limit:
             return FoundOrders(rows[: page.limit], rows[page.limit - 1].create_seq)
         if scanned == seqs:
@@ -54,8 +61,9 @@ class Orders:
     async def find(self, account: Account, order_id: UUID | None) -> store.ListedOrder:
         async with self._pool.transaction([account.organization_id], read_only=True) as tx:
             row = await store.find_order(tx, account.id, order_id) if order_id else None
-        if row is None:
-            raise NotFound("no such order")
+            if row is None:
+                raise NotFound("no such order")
+            await _add_unprotected(tx, account.id, [row])
         return row
 
     async def trades(
@@ -75,6 +83,15 @@ class Orders:
         for row, key in zip(rows, keys, strict=True):
             priced.append(PricedPosition(row, self._price_rules.pick_last(known[key])))
         return priced
+
+
+async def _add_unprotected(tx: Tx, account_id: UUID, rows: Sequence[store.ListedOrder]) -> None:
+    """Adds the flag that no row has, as it is derived."""
+    if any(row.uncovered_since for row in rows):
+        unprotected = await store.find_unprotected(tx, account_id)
+        for row in rows:
+            if row.order_id in unprotected:
+                row.flags.append(OrderFlag.UNPROTECTED)
 
 
 def _first_part(seqs: SeqRange, is_descending: bool) -> SeqRange:

@@ -13,6 +13,7 @@ from trading_intents.clock import TimeRange
 from trading_intents.ids import IdText
 from trading_intents.orders.executions import TradeFlag
 from trading_intents.orders.facts import Fact
+from trading_intents.orders.linked import UNCOVERED_TIME, is_left_open
 from trading_intents.orders.model import (
     FINAL_STATUSES,
     OrderFlag,
@@ -20,11 +21,18 @@ from trading_intents.orders.model import (
     OrderStatus,
     state_of,
 )
-from trading_intents.orders.positions import Booking, PositionRow
+from trading_intents.orders.positions import (
+    Booking,
+    PositionRow,
+    SummedOrder,
+    open_quantity,
+    open_sums,
+)
 from trading_intents.storage import pages
 from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.pipeline import column_types
 from trading_intents.trading import (
+    ZERO,
     ActionType,
     Environment,
     FrozenStruct,
@@ -79,9 +87,45 @@ class OrderRow(VersionTerms, kw_only=True):
     parent_order_id: IdText | None = None
     active: bool = True  # False: an exit whose entry has no fill yet
     linked: bool = False  # it is a leg, or has some
-    # Since when the exits of this final entry do not cover its fills; None once it is flagged
-    # `unprotected`.
+    counted_notional: Decimal = ZERO  # what its versions added to days' sums of keys
+    # Since when the exits of this final entry do not cover its fills; None once its position is
+    # closed.
     uncovered_since: datetime | None = None
+
+    @property
+    def is_working(self) -> bool:
+        """Whether the broker works it; it has shown that it has the order."""
+        if self.order_status in (OrderStatus.NEW, OrderStatus.PARTIALLY_FILLED):
+            return True
+        is_pending = self.order_status in (OrderStatus.PENDING_REPLACE, OrderStatus.PENDING_CANCEL)
+        return is_pending and self.external_order_id is not None
+
+
+class Cover(FrozenStruct, kw_only=True):
+    """A symbol's position with its open orders, and the entries whose exits do not cover them."""
+
+    account_id: IdText
+    symbol: str
+    quantity: Decimal
+    orders: tuple[OrderRow, ...]
+    now: datetime
+
+    def unprotected(self, now: datetime | None = None) -> frozenset[IdText]:
+        """The unprotected entries as their rows show them, or as they would if written `now`."""
+        summed = []
+        for order in self.orders:
+            if order.is_working:
+                unfilled = open_quantity(order.quantity, None, order.filled_quantity)
+                group = order.parent_order_id or order.order_id
+                summed.append(SummedOrder(group, order.order_side, unfilled, order.active))
+        working = open_sums(summed)
+        found = set()
+        for entry in self.orders:
+            since = entry.uncovered_since
+            is_due = since is not None and (now or entry.updated_at) - since >= UNCOVERED_TIME
+            if is_due and is_left_open(entry.order_side, self.quantity, working):
+                found.add(entry.order_id)
+        return frozenset(found)
 
 
 class BookedTrade(FrozenStruct, kw_only=True):
@@ -189,6 +233,7 @@ class Order(msgspec.Struct, kw_only=True):
 
 class ListedOrder(Order, kw_only=True):
     create_seq: int
+    uncovered_since: str | None
 
 
 # As the API shows it, too.
@@ -293,6 +338,43 @@ async def held_quantities(tx: Tx, account_id: UUID) -> dict[str, Decimal]:
     return {each.symbol: each.quantity for each in held}
 
 
+# Few orders have `uncovered_since`: only while their positions are open.
+COVERS = """
+    SELECT json_build_object('account_id', own.account_id, 'symbol', own.symbol,
+        'quantity', p.quantity, 'orders', listed.orders, 'now', clock_timestamp())::text
+    FROM (
+        SELECT DISTINCT account_id, symbol FROM orders WHERE uncovered_since IS NOT NULL AND {named}
+    ) AS own
+    CROSS JOIN LATERAL (
+        SELECT quantity FROM positions
+        WHERE account_id = own.account_id AND symbol = own.symbol OFFSET 0
+    ) AS p
+    CROSS JOIN LATERAL (
+        SELECT json_agg(o) AS orders FROM (
+            (SELECT * FROM orders WHERE account_id = own.account_id AND symbol = own.symbol
+                AND finished_at IS NULL)
+            UNION ALL
+            (SELECT * FROM orders WHERE account_id = own.account_id AND symbol = own.symbol
+                AND uncovered_since IS NOT NULL)
+        ) AS o
+    ) AS listed
+"""
+_COVERS_OF_ACCOUNTS = COVERS.format(named="account_id = ANY ($1::uuid[])")
+
+
+async def read_covers(tx: Tx, account_ids: Sequence[UUID]) -> list[Cover]:
+    """Of the symbols with entries that may be unprotected."""
+    rows = await tx.fetch(_COVERS_OF_ACCOUNTS, account_ids)
+    return [msgspec.json.decode(text, type=Cover) for (text,) in rows]
+
+
+async def find_unprotected(tx: Tx, account_id: UUID) -> list[IdText]:
+    found: list[IdText] = []
+    for cover in await read_covers(tx, [account_id]):
+        found += sorted(cover.unprotected())
+    return found
+
+
 ORDERS = pages.SeqLog("orders", "create_seq", "created_at")
 _NARROWED = "account_id = $1 AND create_seq >= $2 AND create_seq < $3"
 _STATES = " ".join(f"WHEN '{status}' THEN '{state_of(status)}'" for status in OrderStatus)
@@ -343,6 +425,7 @@ class OrderFilter:
     statuses: frozenset[OrderStatus] = field(default=frozenset(), repr=False)
     created: TimeRange = field(default=TimeRange(), repr=False)
     parent_intent_id: UUID | None = field(default=None, repr=False)
+    flag: OrderFlag | None = field(default=None, repr=False)
 
     @property
     def listed(self) -> ListedStatuses | None:
@@ -365,6 +448,7 @@ class OrderFilter:
             or self.intent_id
             or self.client_reference_id
             or self.parent_intent_id
+            or self.flag
         ):
             return True
         return self.listed is not None and not self.listed.final
@@ -376,9 +460,12 @@ async def list_orders(
     seqs: pages.SeqRange,
     wanted: OrderFilter,
     page: pages.PageRequest,
+    unprotected: Sequence[IdText] | None = None,
 ) -> list[ListedOrder]:
-    """By the seq of their CREATEs, which commit in that order. Only what is asked for is in the
-    statement, so that one plan for all values can go by its index."""
+    """By the seq of their CREATEs, which commit in that order; of `unprotected` alone where they
+    are given. Only what is asked for is in the statement, so that one plan for all values can go by
+    its index."""
+    derived = (None, OrderFlag.UNPROTECTED)
     conditions = (
         ("created_at >=", wanted.created.start),
         ("created_at <", wanted.created.end),
@@ -386,13 +473,15 @@ async def list_orders(
         ("order_id =", wanted.intent_id),
         ("client_reference_id =", wanted.client_reference_id),
         ("parent_order_id =", wanted.parent_intent_id),
+        ("flags <> '{}' AND flags @>", None if wanted.flag in derived else [wanted.flag]),
+        ("uncovered_since IS NOT NULL AND order_id = ANY", unprotected),
     )
     arguments: list[object] = [account_id, *seqs, page.limit + 1]
     narrowed = [_NARROWED]
     for condition, value in conditions:
         if value is not None:
             arguments.append(value)
-            narrowed.append(f"{condition} ${len(arguments)}")
+            narrowed.append(f"{condition} (${len(arguments)})")
     number = len(arguments)
     statuses = wanted.listed
     arguments += statuses or ()

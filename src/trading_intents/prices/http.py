@@ -4,13 +4,19 @@ import msgspec
 
 from trading_intents.accounts.http import find_account
 from trading_intents.accounts.service import Accounts
-from trading_intents.errors import Forbidden, LimitReached, NotFound, ValidationFailed, either
+from trading_intents.errors import LimitReached, NotFound, ValidationFailed, either
 from trading_intents.identity.access import Gate, caller_of, organization_of
 from trading_intents.identity.model import ApiKeyPrincipal
 from trading_intents.prices import model
 from trading_intents.prices.service import ReferencePrices
 from trading_intents.trading import Environment, parse_symbol
-from trading_intents.web.body import Amount, read_amount, read_choice, read_symbol
+from trading_intents.web.body import (
+    Amount,
+    named_environment,
+    read_amount,
+    read_choice,
+    read_symbol,
+)
 from trading_intents.web.paging import PAGE_PARAMETERS, Listing, make_cursor, read_page
 from trading_intents.web.request import Answer, Request, answer_json, show_as
 from trading_intents.web.routes import Operation, Parameter, Route, Tag
@@ -77,8 +83,9 @@ def price_routes(
     @Operation(tag=Tag.PRICES, body=NewReferencePrice, answer=SymbolPrice, errors=(LimitReached,))
     async def post_reference_price(request: Request) -> Answer:
         """Post a symbol's reference price."""
+        write.permit_object(request, named_environment(request.json))
         body = request.body(NewReferencePrice, {"price"})
-        environment = _permitted(request, body.environment, "/environment")
+        environment = _permitted(request, write, body.environment, "/environment")
         symbol = read_symbol("", request.params["symbol"])
         price = read_amount("/price", body.price)
         return answer_json(
@@ -88,7 +95,7 @@ def price_routes(
     async def asked_market(request: Request) -> model.PriceMarket:
         named = request.query.get("account_id")
         if named is None:
-            return model.markets_of(_asked_environment(request))[0]
+            return model.markets_of(_asked_environment(request, read))[0]
         account = await find_account(request, read, accounts, named)
         if request.query.get("environment", account.environment) != account.environment:
             raise ValidationFailed.at(
@@ -104,20 +111,19 @@ def price_routes(
     )
 
 
-def _asked_environment(request: Request) -> Environment:
+def _asked_environment(request: Request, gate: Gate) -> Environment:
     text = request.query.get("environment")
     named = None if text is None else read_choice("?environment", text, Environment)
-    return _permitted(request, named, "?environment")
+    return _permitted(request, gate, named, "?environment")
 
 
-def _permitted(request: Request, named: Environment | None, pointer: str) -> Environment:
+def _permitted(
+    request: Request, gate: Gate, named: Environment | None, pointer: str
+) -> Environment:
     """An API key has one environment; everyone else names it."""
+    gate.permit_object(request, named)
     principal = caller_of(request).principal
     if isinstance(principal, ApiKeyPrincipal):
-        if named not in (None, principal.environment):
-            raise Forbidden(
-                f"the API key is of environment {principal.environment}, the prices of {named}"
-            )
         return principal.environment
     if named is None:
         raise ValidationFailed.at(pointer, ENVIRONMENT_RULE)

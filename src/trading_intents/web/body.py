@@ -114,6 +114,13 @@ def read_choice(pointer: str, text: str, kind: type[E]) -> E:
     return kind(text)
 
 
+def named_environment(given: object) -> trading.Environment | None:
+    """The environment that a body names: a caller without rights in it gets 403 before the rest of
+    the body is judged."""
+    named = given.get("environment") if isinstance(given, dict) else None
+    return next((each for each in trading.Environment if each == named), None)
+
+
 def read_amount(pointer: str, text: str) -> Decimal:
     amount = trading.parse_amount(text)
     if amount is None:

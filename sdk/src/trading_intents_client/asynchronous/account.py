@@ -26,6 +26,7 @@ from trading_intents_client.transport.http import Transport
 from trading_intents_client.types.accounts import Credential, TradingAccount
 from trading_intents_client.types.enums import (
     EventTransport,
+    OrderFlagName,
     OrderSide,
     OrderState,
     OrderStateName,
@@ -260,6 +261,7 @@ class AsyncAccount:
         intent_id: str | None = None,
         parent_intent_id: str | None = None,
         client_reference_id: str | None = None,
+        flag: OrderFlagName | None = None,
         created_after: datetime | None = None,
         created_before: datetime | None = None,
         order: SortOrderName | None = None,
@@ -272,6 +274,7 @@ class AsyncAccount:
             intent_id=intent_id,
             parent_intent_id=parent_intent_id,
             client_reference_id=client_reference_id,
+            flag=flag,
             created_after=created_after,
             created_before=created_before,
             order=order,

@@ -13,6 +13,7 @@ from trading_intents_client.blocking.orders import Order, PlacedOrder, wrap_orde
 from trading_intents_client.types.accounts import Credential, TradingAccount
 from trading_intents_client.types.enums import (
     EventTransport,
+    OrderFlagName,
     OrderStateName,
     OrderStatusName,
     RouteStrategyName,
@@ -255,6 +256,7 @@ class Account:
         intent_id: str | None = None,
         parent_intent_id: str | None = None,
         client_reference_id: str | None = None,
+        flag: OrderFlagName | None = None,
         created_after: datetime | None = None,
         created_before: datetime | None = None,
         order: SortOrderName | None = None,
@@ -269,6 +271,7 @@ class Account:
                 intent_id=intent_id,
                 parent_intent_id=parent_intent_id,
                 client_reference_id=client_reference_id,
+                flag=flag,
                 created_after=created_after,
                 created_before=created_before,
                 order=order,

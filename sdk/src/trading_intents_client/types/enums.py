@@ -278,4 +278,8 @@ OrderStatusName = (
 )
 TimeWindowName = TimeWindow | Literal["last_hour", "last_day", "last_week", "last_month"]
 SortOrderName = SortOrder | Literal["asc", "desc"]
+OrderFlagName = (
+    OrderFlag
+    | Literal["late_fill", "overfill", "conflicting_execution", "resurrected", "unprotected"]
+)
 EventTransport = Literal["http", "grpc"]

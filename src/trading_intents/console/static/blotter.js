@@ -29,7 +29,8 @@ const showStatus = ({ order_status: status }) => ({
 });
 /** @param {Order} order in the row's second line */
 function explain(order) {
-  const bare = isUnprotected(order) && "UNPROTECTED: its exits do not cover all that was filled";
+  const bare =
+    isUnprotected(order) && "UNPROTECTED: more is held than its exits and other orders close";
   const waits = doesWait(order) && "works as soon as its entry fills";
   const flags = (order.flags ?? []).filter((/** @type {string} */ flag) => flag !== "unprotected");
   return [bare, explainOrder(order), ...flags, waits].filter(Boolean).join(", ");

@@ -58,11 +58,11 @@ export function makeEquity({ api, account, feed, kept }, onDay) {
   range.value = kept.range ?? "today";
 
   /** @type {(resolution: string, from: number, to?: number) => Promise<Json[]>} */
-  async function readSpans(resolution, from, to = Date.now()) {
+  async function readSpans(resolution, from, to) {
     const query = {
       resolution,
       from: new Date(from).toISOString(),
-      to: new Date(to).toISOString(),
+      to: to && new Date(to).toISOString(),
     };
     return (
       await api.json("read_accounts", "GET", path`/v1/accounts/${account.id}/equity`, { query })

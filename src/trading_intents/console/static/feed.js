@@ -82,10 +82,10 @@ export class AccountFeed extends EventTarget {
     return positions;
   }
 
-  /** The symbols of which something is held that an entry's exits do not cover. */
+  /** The symbols with an unprotected entry. */
   bareSymbols() {
     const symbols = [...this.orders.values()].filter(isUnprotected).map(({ symbol }) => symbol);
-    return [...new Set(symbols)].filter((symbol) => Number(this.positions.get(symbol)?.quantity));
+    return [...new Set(symbols)];
   }
 
   /** Reads how the account is connected, which no event says. */
@@ -121,8 +121,8 @@ export class AccountFeed extends EventTarget {
     const mine = ++this._snapshot;
     this._become("loading", "");
     try {
-      for (const query of [{ state: "OPEN" }, { order: "desc" }]) {
-        const max = "state" in query ? MAX_OPEN_ORDERS : MAX_FINISHED_ORDERS;
+      for (const query of [{ state: "OPEN" }, { flag: "unprotected" }, { order: "desc" }]) {
+        const max = "order" in query ? MAX_FINISHED_ORDERS : MAX_OPEN_ORDERS;
         const orders = path`/v1/accounts/${this.account.id}/orders`;
         for await (const page of this._api.pages("read_intents", orders, max, { query })) {
           if (mine !== this._snapshot) return;
@@ -218,7 +218,8 @@ export class AccountFeed extends EventTarget {
   /** Drops the oldest finished orders, so that a day of trading does not fill the memory. */
   _prune() {
     if (this.orders.size < this._pruneAt) return;
-    const finished = [...this.orders.values()].filter((order) => order.order_state !== "OPEN");
+    const orders = [...this.orders.values()].filter((order) => !isUnprotected(order));
+    const finished = orders.filter((order) => order.order_state !== "OPEN");
     finished.sort((one, other) => (one.created_at < other.created_at ? -1 : 1));
     const excess = Math.max(0, finished.length - MAX_FINISHED_ORDERS);
     for (const { order_id: id } of finished.slice(0, excess)) {

@@ -7,6 +7,8 @@ export const SENTENCES = {
   entry_ended: "the order that it belongs to ended unfilled",
   entry_rejected: "the order that it belongs to was refused",
   pair_filled: "the other order of its pair was filled",
+  ended_by_broker: "the broker no longer works it",
+  broker_failed: "the paper broker could not work it, by an error of its own",
   account_disabled: "the account is disabled",
   account_halted: "the account is halted",
   account_manually_disabled: "trading of the account is switched off",
@@ -64,7 +66,7 @@ export function describePrice(order) {
 export const describeAverage = (order) =>
   showAverage(order.average_price, order.limit_price, order.stop_price);
 
-/** @param {Order} order of which more was filled than its exits cover */
+/** @param {Order} order an entry of which more is held than all that works to close it */
 export const isUnprotected = ({ flags }) => Boolean(flags?.includes("unprotected"));
 
 /** @param {Order} order the broker's words where it said some, else the code's sentence; the code behind it */

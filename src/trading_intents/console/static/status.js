@@ -38,7 +38,7 @@ export function troublesOf(account, halts, bare = []) {
       look: "halted",
     };
   });
-  const exposed = `UNPROTECTED: ${bare.join(", ")}. Its exits do not cover all that was filled.`;
+  const exposed = `UNPROTECTED: ${bare.join(", ")}. More is held than exits and other orders close.`;
   if (bare.length) troubles.unshift({ name: "Unprotected", text: exposed, look: "halted" });
   const text = "The account is disabled: it takes only cancels.";
   if (account.disabled) troubles.push({ name: "Disabled", text, look: "away" });

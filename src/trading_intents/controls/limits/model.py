@@ -13,6 +13,7 @@ from trading_intents.controls.model import LimitValue, Reason, ScopeAnswer, Trig
 from trading_intents.ids import OrganizationId
 from trading_intents.trading import (
     EXACT,
+    EXITS,
     ZERO,
     FrozenStruct,
     Leg,
@@ -143,7 +144,7 @@ class AskedOrder(VersionTerms, kw_only=True):
     open_before: Decimal = ZERO  # what the order counts as open now
     open_after: Decimal = ZERO  # what it will count: the larger of its two versions, unfilled
     terms: str = ""  # of a CREATE: what makes another one its duplicate
-    replaced: VersionTerms | None = None  # of a REPLACE: the terms before
+    counted: Decimal = ZERO  # what the versions before added to days' sums, of a pair those of both
     leg: Leg | None = None
     legs: tuple["AskedOrder", ...] = ()  # of a CREATE that has some
 
@@ -185,19 +186,18 @@ def judge(
         for level, scope in levels:
             if asked.closes and "ApiKey" in scope:
                 continue
-            if asked.leg:
-                _judge_leg(level, scope, asked, state, found)
-                continue
-            _judge_stateless(level, scope, asked, found)
+            for each in (asked, *asked.legs):
+                _judge_alone(level, scope, each, state, found)
+            if asked.leg in EXITS:
+                continue  # whatever adds up, its entry is judged by
             _judge_daily_notional(level, scope, asked, state, found)
-            _judge_notional(level, scope, asked, state.reference_price, found)
-            _judge_collar(level, scope, asked, state.reference_price, found)
-            for leg in asked.legs:
-                _judge_leg(level, scope, leg, state, found)
             _judge_exposure(
                 level=level, scope=scope, asked=asked, state=state, reached=reached, found=found
             )
-            _judge_recent(level=level, scope=scope, asked=asked, state=state, now=now, found=found)
+            if not asked.leg:
+                _judge_recent(
+                    level=level, scope=scope, asked=asked, state=state, now=now, found=found
+                )
     return tuple(found)
 
 
@@ -229,20 +229,22 @@ def _judge_stateless(
         )
 
 
-def _judge_leg(
+def _judge_alone(
     level: TradingLimits,
     scope: ScopeAnswer,
-    leg: AskedOrder,
+    asked: AskedOrder,
     state: LimitState,
     found: list[Triggered],
 ) -> None:
-    """It closes what its entry opens, or is filled instead of it: whatever adds up, the entry is
-    judged by."""
+    """An exit closes what its entry opens, whatever it is worth then; a stop loss at any price."""
     own: list[Triggered] = []
-    _judge_stateless(level, scope, leg, own)
-    if leg.leg is Leg.TAKE_PROFIT:
-        _judge_collar(level, scope, leg, state.reference_price, own)
-    found += [each for each in own if each not in found]  # it has its entry's quantity and symbol
+    _judge_stateless(level, scope, asked, own)
+    if asked.leg not in EXITS:
+        _judge_notional(level, scope, asked, state.reference_price, own)
+    if asked.leg is not Leg.STOP_LOSS:
+        _judge_collar(level, scope, asked, state.reference_price, own)
+    # Once: the others of its group have the same quantity and symbol.
+    found += [each for each in own if each not in found]
 
 
 def _judge_notional(
@@ -293,15 +295,18 @@ def _judge_collar(
 
 
 def added_notional(asked: AskedOrder, reference: Decimal | None) -> Decimal | None:
-    """The value that the order adds to a day's sum: a smaller REPLACE nothing. None: no price is
-    known."""
-    price = _highest_price(asked, reference)
-    before = asked.replaced
-    if price is None:
-        return None
+    """The value that the order adds to a day's sum, of a pair the dearer one; of a REPLACE, what
+    the versions before have not added yet. None: no price is known."""
+    dearest = asked.counted
     with exact():
-        replaced = before.quantity * (_highest_price(before, reference) or ZERO) if before else ZERO
-        return max(asked.quantity * price - replaced, ZERO)
+        for each in (asked, *asked.legs):
+            if each.leg in EXITS:
+                continue
+            price = _highest_price(each, reference)
+            if price is None:
+                return None
+            dearest = max(dearest, each.quantity * price)
+        return dearest - asked.counted
 
 
 def _judge_daily_notional(

@@ -1,5 +1,7 @@
 """The action that a command asks for, and the order that limits judge."""
 
+from decimal import Decimal
+
 from msgspec.structs import replace
 
 from trading_intents.controls.limits.model import AskedOrder
@@ -28,7 +30,6 @@ from trading_intents.trading import (
     OrderSide,
     RouteStrategy,
     TimeInForce,
-    VersionTerms,
     amount_text,
 )
 
@@ -136,13 +137,14 @@ def asked_order(accepted: Accepted, replaced: KnownOrder | None) -> AskedOrder:
     side = accepted.side
     spec = accepted.spec
     amounts = amounts_of(spec)
-    before = None
+    counted = ZERO
     open_before = ZERO
     open_after = amounts["quantity"]
     if replaced is not None:
-        before = VersionTerms(**amounts_of(replaced.spec))
-        open_before = open_quantity(before.quantity, None, replaced.filled_quantity)
-        open_after = open_quantity(before.quantity, amounts["quantity"], replaced.filled_quantity)
+        before = Decimal(replaced.spec.quantity)
+        counted = replaced.counted_notional
+        open_before = open_quantity(before, None, replaced.filled_quantity)
+        open_after = open_quantity(before, amounts["quantity"], replaced.filled_quantity)
     terms = (
         symbol,
         side,
@@ -159,7 +161,7 @@ def asked_order(accepted: Accepted, replaced: KnownOrder | None) -> AskedOrder:
         open_before=open_before,
         open_after=open_after,
         terms="|".join(f"{each or ''}" for each in terms) if replaced is None else "",
-        replaced=before,
+        counted=counted,
         leg=accepted.leg,
         legs=tuple(asked_order(compose_leg(accepted, each, ""), None) for each in accepted.legs),
         **amounts,

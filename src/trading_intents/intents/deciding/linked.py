@@ -7,7 +7,7 @@ from decimal import Decimal
 from trading_intents.brokers.port import Capabilities, LinkedOrders
 from trading_intents.errors import ValidationFailed, either
 from trading_intents.intents.model import SPEC_PRICES, Create, KnownOrder, LinkedSpec, Spec
-from trading_intents.trading import Leg, OrderSide, TimeInForce
+from trading_intents.trading import Leg, OrderSide, TimeInForce, amount_text
 
 EXITS_POINTER = "/command/payload/exits"
 PAIR_POINTER = "/command/payload/one_cancels_other"
@@ -41,10 +41,10 @@ def check_create(command: Create) -> None:
 
 def check_replace(spec: Spec, order: KnownOrder) -> None:
     """Refuses what would change more of a linked order than its prices, or put those on a wrong
-    side."""
+    side. An exit that works nothing so far takes any quantity: 0 cannot be asked for."""
     pointer = f"/command/payload/spec/{spec.kind}"
     for name in ("quantity", "time_in_force"):
-        if (shown := getattr(order.spec, name)) != getattr(spec, name):
+        if (shown := getattr(order.spec, name)) not in (getattr(spec, name), "0"):
             raise ValidationFailed.at(
                 f"{pointer}/{name}",
                 f"must be {shown}, as the order's: a REPLACE of a linked order changes prices only",
@@ -54,7 +54,9 @@ def check_replace(spec: Spec, order: KnownOrder) -> None:
         closing = next(
             (leg_side(each.leg, order.side) for each in order.others if each.leg), order.side
         )
-    _check_prices(LinkedSpec(order.leg, spec), order.others, closing, pointer)
+    own = LinkedSpec(order.leg, spec, order.filled_quantity > 0)
+    others = [each for each in order.others if not each.has_ended]
+    _check_prices(own, others, closing, pointer)
 
 
 def _check_prices(
@@ -65,6 +67,8 @@ def _check_prices(
     is_pair = any(each.leg is Leg.ONE_CANCELS_OTHER for each in (own, *others))
     for name, price in _prices(own.spec):
         for other in others:
+            if not is_pair and any(each.leg is None and each.has_fill for each in (own, other)):
+                continue  # the entry's price is over: a stop may be moved past it
             distance = _rank(own, is_pair) - _rank(other, is_pair)
             is_above = (distance > 0) is not (closing is OrderSide.BUY)
             for other_name, theirs in _prices(other.spec) if distance else ():
@@ -72,7 +76,7 @@ def _check_prices(
                     where = "above" if is_above else "below"
                     detail = (
                         f"must be {where} the {other_name} of {_NAMES[other.leg]}, which is "
-                        f"{theirs}"
+                        f"{amount_text(theirs)}"
                     )
                     raise ValidationFailed.at(f"{pointer}/{name}", detail)
 

@@ -4,6 +4,7 @@ round trips."""
 import contextlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from msgspec import structs
@@ -33,8 +34,10 @@ from trading_intents.intents.writing.record import (
     chain,
 )
 from trading_intents.intents.writing.state.batch_state import (
+    NOTHING,
     BatchDependencies,
     BatchState,
+    CountedOrder,
     read_state,
 )
 from trading_intents.orders.model import OrderStatus
@@ -51,8 +54,6 @@ from trading_intents.trading import ORDER_TYPES, ActionType, FrozenStruct, Order
 PRINCIPAL_TYPE = "API_KEY"
 SYSTEM = "SYSTEM"
 PLATFORM = "platform"  # the principal of the platform's own commands
-# A leg: an exit before its entry's fill, or the other one of a pair, which counts once.
-NOTHING_OPENS = "0"
 
 
 class Receipt(FrozenStruct):
@@ -166,8 +167,8 @@ def decide_one(
     met = state.meet(submission)
     decision = decide(submission, met, state.now)
     if isinstance(decision, Accepted):
-        opens = state.count(submission, decision, met.order)
-        return _append(state, submission, decision, opens, make_id)
+        counted = state.count(submission, decision, met.order)
+        return _append(state, submission, decision, counted, make_id)
     if isinstance(decision, Replayed):
         return Receipt(decision.intent_id, decision.seq, True, decision.legs), ()
     if isinstance(decision, ControlRejected) and submission.key_id:
@@ -176,17 +177,21 @@ def decide_one(
 
 
 def _append(
-    state: BatchState, submission: Submission, accepted: Accepted, opens: str, make_id: IdTextMaker
+    state: BatchState,
+    submission: Submission,
+    accepted: Accepted,
+    counted: CountedOrder,
+    make_id: IdTextMaker,
 ) -> tuple[Receipt, list[Effect]]:
     """An action, and the CREATEs of its legs right behind it."""
     command = submission.command
     order = None if isinstance(command, NewOrder) else state.orders[command.ref_intent_id]
     intent_id = order.order_id if order else make_id(state.now)
-    append = _append_one(state, submission, accepted, intent_id, opens)
+    append = _append_one(state, submission, accepted, intent_id, counted)
     seq = append.record.seq
     made = list[Effect]([append])
     legs = list[PlacedLeg]()
-    noted = _note_pending(order, accepted.action_type, seq) if order else None
+    noted = _note_pending(order, accepted.action_type, seq, counted.notional) if order else None
     made.append(Publish(append.record, append.broker, noted))
     if noted:
         made.append(noted)
@@ -195,7 +200,8 @@ def _append(
         unkeyed = structs.replace(submission, idempotency_key=None, body_digest=None)
     for each in accepted.legs:
         own = compose_leg(accepted, each, intent_id)
-        appended = _append_one(state, unkeyed, own, make_id(state.now), NOTHING_OPENS)
+        # An exit before its entry's fill, or the other one of a pair, which counts once.
+        appended = _append_one(state, unkeyed, own, make_id(state.now), NOTHING)
         made += [appended, Publish(appended.record, appended.broker, None)]
         assert own.leg is not None
         legs.append(PlacedLeg(own.leg, appended.record.intent_id, appended.record.seq))
@@ -205,7 +211,11 @@ def _append(
 
 
 def _append_one(
-    state: BatchState, submission: Submission, accepted: Accepted, intent_id: str, opens: str
+    state: BatchState,
+    submission: Submission,
+    accepted: Accepted,
+    intent_id: str,
+    counted: CountedOrder,
 ) -> Append:
     account = state.rules[submission.organization_id].accounts[submission.account_id]
     seq, previous = state.heads[submission.account_id]
@@ -233,7 +243,8 @@ def _append_one(
         leg=accepted.leg,
         group_id=(accepted.parent_intent_id or intent_id) if accepted.is_linked else None,
         closes=str(accepted.closes),
-        opens=opens,
+        opens=counted.opens,
+        counted=str(counted.notional),
     )
 
 
@@ -275,13 +286,14 @@ def _record(
     )
 
 
-def _note_pending(order: OrderRow, action_type: ActionType, seq: int) -> OrderRow:
+def _note_pending(order: OrderRow, action_type: ActionType, seq: int, counted: Decimal) -> OrderRow:
     is_cancel = action_type is ActionType.CANCEL
     return structs.replace(
         order,
         order_status=OrderStatus.PENDING_CANCEL if is_cancel else OrderStatus.PENDING_REPLACE,
         pending_replace_seq=order.pending_replace_seq if is_cancel else seq,
         cancel_requested=is_cancel or order.cancel_requested,
+        counted_notional=order.counted_notional if is_cancel else counted,
         version=order.version + 1,
     )
 

@@ -38,6 +38,7 @@ class Append(FrozenStruct, kw_only=True):
     group_id: str | None  # of linked orders: the id of the one that the others are legs of
     closes: str
     opens: str  # the quantity by which it changes what is open
+    counted: str  # what the versions of the order added to days' sums, with it
 
 
 class RefusedCommand(FrozenStruct, kw_only=True):
@@ -153,6 +154,7 @@ _COLUMNS = {
     "client_reference_id": ("text", "record.client_reference_id"),
     "closes": ("boolean", "closes"),
     "opens": ("numeric", "opens"),
+    "counted": ("numeric", "counted"),
 }
 _values = attrgetter(*(path for _, path in _COLUMNS.values()))
 # In one statement, so that each value is sent and parsed once. A head moves to its account's last
@@ -176,12 +178,14 @@ _APPEND = """
                                 limit_price,
                             stop_price, trail_amount, trail_bps, leg, parent_order_id, active,
                                 linked,
-                            client_reference_id, received_at, created_at, updated_at, closes)
+                            client_reference_id, received_at, created_at, updated_at, closes,
+                            counted_notional)
         SELECT intent_id, account_id, organization_id, environment, broker, seq, seq,
                symbol, order_type, order_side, time_in_force, route_strategy, quantity, limit_price,
                stop_price, trail_amount, trail_bps, leg, nullif(group_id, intent_id),
                coalesce(leg, 'one_cancels_other') = 'one_cancels_other', group_id IS NOT NULL,
-               client_reference_id, $1::timestamptz, $1::timestamptz, $1::timestamptz, closes
+               client_reference_id, $1::timestamptz, $1::timestamptz, $1::timestamptz, closes,
+               counted
         FROM new WHERE action_type = 'CREATE'
     ),
     exposed AS (
@@ -233,6 +237,7 @@ _NOTED = {
     "order_status": "text",
     "pending_replace_seq": "bigint",
     "cancel_requested": "boolean",
+    "counted_notional": "numeric",
     "version": "bigint",
 }
 _NOTED_ROWS = RowParameters(_NOTED, 2)
@@ -240,7 +245,8 @@ _noted_values = attrgetter(*_NOTED)
 _NOTE_PENDING = f"""
     UPDATE orders o
     SET order_status = c.order_status, pending_replace_seq = c.pending_replace_seq,
-        cancel_requested = c.cancel_requested, version = c.version, updated_at = $1::timestamptz
+        cancel_requested = c.cancel_requested, counted_notional = c.counted_notional,
+        version = c.version, updated_at = $1::timestamptz
     FROM {_NOTED_ROWS.rows} AS c WHERE o.order_id = c.order_id
         AND {_NOTED_ROWS.any_of("o", "order_id")}
 """  # noqa: S608 - our own constants

@@ -139,7 +139,12 @@ _READ_RULES = """
     FROM halts WHERE scope_id = ANY ($1::uuid[] || $2::uuid[]) AND resumed_at IS NULL
     UNION ALL
     SELECT json_build_object('owner_id', owner_id, 'symbol', symbol, 'limits', rules)::text
-    FROM trading_limits WHERE owner_id = ANY ($1::uuid[] || $3::uuid[]) AND symbol = ''
+    FROM trading_limits WHERE owner_id = ANY ($1::uuid[]) AND symbol = ''
+    UNION ALL
+    -- A key that had limits once goes on being counted: it may get another one during the day.
+    SELECT json_build_object('owner_id', key_id, 'limits', coalesce(rules, '{}'))::text
+    FROM key_budgets LEFT JOIN trading_limits ON owner_id = key_id AND symbol = ''
+    WHERE key_id = ANY ($3::uuid[])
     UNION ALL
     SELECT json_build_object('owner_id', owner_id, 'symbol', symbol, 'limits', rules)::text
     FROM trading_limits WHERE owner_id = ANY ($2::uuid[])

@@ -2,7 +2,7 @@
 clock."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.ids import IdText, id_text, named_id
 from trading_intents.orders.executions import TradeFlag, TradeView
-from trading_intents.orders.facts import Fact, client_order_id, is_conflict
+from trading_intents.orders.facts import Fact, FactKind, client_order_id, is_conflict
 from trading_intents.orders.linked import OrderInputs, derive_group, uncovered
 from trading_intents.orders.model import (
     FINAL_STATUSES,
@@ -25,7 +25,6 @@ from trading_intents.orders.model import (
     ShownOrder,
     carry_flags,
     is_acknowledged,
-    with_flag,
 )
 from trading_intents.orders.positions import (
     Booking,
@@ -49,7 +48,7 @@ from trading_intents.trading import (
 )
 
 BROKER_KINDS = frozenset(kind.value for kind in EventKind)  # kinds of facts that brokers report
-UNCOVERED_TIME = timedelta(seconds=5)  # after which a final entry without enough exits is flagged
+REFUSED = frozenset({FactKind.CANCEL_REJECTED, FactKind.REPLACE_REJECTED, FactKind.REJECTED})
 
 
 class Arrivals(FrozenStruct):
@@ -118,10 +117,13 @@ class DerivedOrder(FrozenStruct, kw_only=True):
     written: bool  # whether the row must be
     visible: bool  # whether a reader sees a change of it
     resurrected: bool  # it is open, newly, though it had ended
+    refused: bool  # it is open, and its broker, which may know more of it, refused to change it
     trades: tuple[TradeChange, ...]
     entries: tuple[StatsEntry, ...]
     conflicts: tuple[Fact, ...]  # executions that came again under another key, with other numbers
-    is_newly_unprotected: bool
+    is_uncovered: bool = False  # an entry whose exits fall short
+    is_unprotected: bool = False
+    is_newly_unprotected: bool = False
     exposure: ExposureChange | None = None  # of its group, with the group's first
 
 
@@ -162,16 +164,14 @@ def derive_orders(
     views = derive_group(inputs)
     for index, history in enumerate(group):
         views[index] = carry_flags(_shown(history.row), views[index])
-    uncovered_since = group[0].row.uncovered_since or arrivals.now if uncovered(views) else None
-    if uncovered_since and arrivals.now - uncovered_since >= UNCOVERED_TIME:
-        views[0] = with_flag(views[0], OrderFlag.UNPROTECTED)
-    if OrderFlag.UNPROTECTED in views[0].flags:
-        uncovered_since = None
     derived = []
     for history, each, view in zip(group, inputs, views, strict=True):
-        since = uncovered_since if history.row.leg is None else None
-        derived.append(_derived_order(history, each.terms, view, arrivals, since))
-    derived[0] = replace(derived[0], exposure=_exposure_change(group, derived))
+        derived.append(_derived_order(history, each.terms, view, arrivals))
+    derived[0] = replace(
+        derived[0],
+        exposure=_exposure_change(group, derived),
+        is_uncovered=uncovered(views) > 0,
+    )
     return derived
 
 
@@ -180,10 +180,9 @@ def _derived_order(
     terms: OrderTerms,
     view: OrderView,
     arrivals: Arrivals,
-    uncovered_since: datetime | None,
 ) -> DerivedOrder:
     row = history.row
-    after, visible = _row_after(history, terms, view, arrivals, uncovered_since)
+    after, visible = _row_after(history, terms, view, arrivals)
     changes = _trade_changes(history, terms, view, after, arrivals)
     was_open = row.finished_at is None and OrderFlag.RESURRECTED in row.flags
     is_open = OrderFlag.RESURRECTED in view.flags and view.state is OrderState.OPEN
@@ -194,10 +193,10 @@ def _derived_order(
         written=after != row,
         visible=visible,
         resurrected=is_open and not was_open,
+        refused=after.finished_at is None and any(fact.kind in REFUSED for fact in new),
         trades=changes,
         entries=_entries(history, view, changes, arrivals),
         conflicts=tuple(fact for fact in new if is_conflict(fact, history.facts)),
-        is_newly_unprotected=OrderFlag.UNPROTECTED in set(view.flags) - set(row.flags),
     )
 
 
@@ -215,7 +214,6 @@ def _row_after(
     terms: OrderTerms,
     view: OrderView,
     arrivals: Arrivals,
-    uncovered_since: datetime | None,
 ) -> tuple[OrderRow, bool]:
     """The order's row, and whether a reader sees a change."""
     row = history.row
@@ -247,7 +245,6 @@ def _row_after(
         pending_replace_seq=seqs[view.pending.replace] if view.pending.replace else None,
         cancel_requested=bool(view.pending.cancels),
         finished_at=None if view.state is OrderState.OPEN else row.finished_at or now,
-        uncovered_since=uncovered_since,
     )
     if after == row:
         return row, False
@@ -399,7 +396,7 @@ def position_change(
     visible = after != reported
     is_reported = (before.broker_quantity, before.differs) != (after.broker_quantity, after.differs)
     row = replace(after, received_at=now) if visible or is_reported else after
-    return PositionChange(row, is_new, visible, after.differs and is_reported)
+    return PositionChange(row, is_new, visible, bool(after.differs) and is_reported)
 
 
 def book_trades(row: PositionRow, bookings: Iterable[Booking]) -> PositionRow:

@@ -26,7 +26,7 @@ from trading_intents.orders.facts import (
     own_fact,
 )
 from trading_intents.orders.ledger.store import AccountName, ConcernedNames, Ledger, StoredFact
-from trading_intents.orders.store import CommandRow
+from trading_intents.orders.store import CommandRow, Cover
 from trading_intents.trading import ActionType, Environment, FrozenStruct
 
 NEW_ARRIVAL = 1 << 60  # later than all that the database has numbered
@@ -180,6 +180,7 @@ class LedgerIndex:
     def __init__(self, read: Ledger) -> None:
         self.histories = read.histories
         self.positions = read.positions
+        self.covers: dict[AccountName, Cover] = {}  # of symbols with uncovered entries
         self.now = read.now
         self.facts: dict[IdText, dict[str, StoredFact]] = {}  # of an account, by key
         for fact in read.facts:

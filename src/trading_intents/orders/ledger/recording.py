@@ -43,7 +43,14 @@ from trading_intents.orders.ledger.matching import (
     prepare,
 )
 from trading_intents.orders.ledger.prices import newest_prices, reported_prices
-from trading_intents.orders.ledger.store import AccountName, parse_ledger, read_ledger
+from trading_intents.orders.ledger.protection import with_protection
+from trading_intents.orders.ledger.store import (
+    READ_COVERS,
+    AccountName,
+    parse_covers,
+    parse_ledger,
+    read_ledger,
+)
 from trading_intents.orders.positions import PositionRow, from_trades, reopen, take_fee
 from trading_intents.prices import store as prices_store
 from trading_intents.prices.model import ReferencePrice
@@ -124,6 +131,9 @@ async def record(
     replies = replies[len(before) :]
     count = len(reads)
     index = LedgerIndex(parse_ledger(replies[:count]))
+    if any(each.row.uncovered_since for each in index.histories.values()):
+        (covers,) = await tx.run([READ_COVERS])
+        index.covers = parse_covers(covers)
     pacer = Pacer()
     return [await _book(tx, each, index, pacer) for each in prepared], replies[count:]
 
@@ -151,6 +161,7 @@ async def _book(
     steps = _steps_by_symbol(prepared, new_facts, changes)
     positions = await _book_positions(tx, account_ref, index, steps)
     balance = account_balance(account_ref, prepared.balance, index.now)
+    derived = with_protection(derived, positions, index)
     events = await _collect_events(account_ref, derived, positions, index.now, pacer)
     if balance:
         events.append((balance_event(balance), None))
@@ -261,7 +272,7 @@ async def _collect_events(
     for order in derived:
         await pacer.pause_if_due()
         if order.visible:
-            events.append((order_event(order.row), None))
+            events.append((order_event(order.row, order.is_unprotected), None))
         for change in sorted(order.trades, key=lambda change: change.event_number):
             if change.is_published:
                 events.append((trade_event(order.row, change.after), change.after.trade_id))
@@ -281,6 +292,11 @@ async def _derive_groups(
 ) -> list[DerivedOrder]:
     """Each with its group: what happens to an entry may change its legs."""
     by_order: dict[IdText, list[Fact]] = {order_id: [] for order_id in prepared.also_locked}
+    for name, cover in index.covers.items():
+        if name.account_id == prepared.account_id:
+            for entry in cover.orders:
+                if entry.uncovered_since and entry.order_id in index.histories:
+                    by_order[entry.order_id] = []
     for fact, order_id in (*new_facts.facts.values(), *new_facts.adopted.values()):
         if order_id:
             by_order.setdefault(order_id, []).append(fact)

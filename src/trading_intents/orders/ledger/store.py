@@ -10,7 +10,7 @@ import msgspec
 from trading_intents.ids import IdText
 from trading_intents.orders.facts import Fact
 from trading_intents.orders.positions import PositionRow
-from trading_intents.orders.store import BookedTrade, CommandRow, OrderHistory
+from trading_intents.orders.store import COVERS, BookedTrade, CommandRow, Cover, OrderHistory
 from trading_intents.storage.pipeline import Reply, RowParameters, Statement, array_text
 
 
@@ -36,20 +36,29 @@ _NAMES = {"account_id": "uuid", "name": "text"}
 _FIRST = RowParameters(_NAMES)
 _SECOND = RowParameters(_NAMES, 3)
 _THIRD = RowParameters(_NAMES, 5)
-# The orders of `named` and those that their brokers link to them, which are locked and derived
-# together.
+_FOURTH = RowParameters(_NAMES, 8)
+# The orders of `named`, the entries of their symbols that may be unprotected, and those that their
+# brokers link to them: they are locked and derived together.
 WITH_LINKED = """
     SELECT linked.order_id FROM ({named}) AS named (order_id)
     CROSS JOIN LATERAL (
-        SELECT account_id, linked, coalesce(parent_order_id, order_id) AS entry_id FROM orders
-        WHERE order_id = named.order_id OFFSET 0
+        SELECT account_id, symbol, linked, coalesce(parent_order_id, order_id) AS entry_id
+        FROM orders WHERE order_id = named.order_id OFFSET 0
     ) AS own
     CROSS JOIN LATERAL (
-        SELECT own.entry_id
+        SELECT own.entry_id, own.linked
+        UNION ALL
+        (SELECT order_id, true FROM orders
+         WHERE account_id = own.account_id AND symbol BETWEEN own.symbol AND own.symbol
+             AND uncovered_since IS NOT NULL
+         ORDER BY symbol)
+    ) AS entry (order_id, linked)
+    CROSS JOIN LATERAL (
+        SELECT entry.order_id
         UNION ALL
         (SELECT order_id FROM orders
-         WHERE own.linked AND account_id = own.account_id AND parent_order_id BETWEEN own.entry_id
-             AND own.entry_id
+         WHERE entry.linked AND account_id = own.account_id AND parent_order_id
+             BETWEEN entry.order_id AND entry.order_id
          ORDER BY parent_order_id)
     ) AS linked (order_id)
 """
@@ -78,6 +87,14 @@ _NAMED = f"""
                 SELECT order_id FROM facts
                 WHERE account_id = asked.account_id AND key = asked.name
                     AND order_id IS NOT NULL OFFSET 0
+            ) AS found
+            UNION
+            SELECT found.order_id FROM {_FOURTH.rows} AS asked
+            CROSS JOIN LATERAL (
+                SELECT order_id FROM orders
+                WHERE account_id = asked.account_id AND symbol BETWEEN asked.name AND asked.name
+                    AND uncovered_since IS NOT NULL
+                ORDER BY symbol
             ) AS found
 """  # noqa: S608 - our own constants
 _LOCK_ORDERS = f"""
@@ -141,6 +158,8 @@ _LOCK_POSITIONS = f"""
         FOR UPDATE
     ) AS p
 """  # noqa: S608 - our own constants
+# Of the symbols of locked entries, under the locks of their positions.
+READ_COVERS = Statement(COVERS.format(named=f"order_id = ANY ({_LOCKED})"))
 
 
 def read_ledger(names: ConcernedNames) -> list[Statement]:
@@ -149,11 +168,13 @@ def read_ledger(names: ConcernedNames) -> list[Statement]:
     clients = _FIRST.pack(names.client_order_ids)
     brokers = _FIRST.pack(names.broker_order_ids)
     keys = _FIRST.pack(names.keys)
+    symbols = _FIRST.pack(names.symbols)
+    order_ids = array_text(names.order_ids)
     return [
-        Statement(_LOCK_ORDERS, clients + brokers + keys + (array_text(names.order_ids),)),
+        Statement(_LOCK_ORDERS, clients + brokers + keys + (order_ids,) + symbols),
         Statement(_FIND, brokers + keys),
         Statement(_READ_HISTORIES),
-        Statement(_LOCK_POSITIONS, _FIRST.pack(names.symbols)),
+        Statement(_LOCK_POSITIONS, symbols),
         Statement("SELECT to_json(clock_timestamp())::text"),
     ]
 
@@ -193,6 +214,10 @@ def parse_ledger(replies: Sequence[Reply]) -> Ledger:
     for row in positions.parse(PositionRow):
         ledger.positions[AccountName(row.account_id, row.symbol)] = row
     return ledger
+
+
+def parse_covers(reply: Reply) -> dict[AccountName, Cover]:
+    return {AccountName(each.account_id, each.symbol): each for each in reply.parse(Cover)}
 
 
 _BOOKED = "json_build_object({})".format(

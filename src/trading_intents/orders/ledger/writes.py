@@ -83,6 +83,7 @@ _UNCHANGED = (
     "leg",
     "parent_order_id",
     "linked",
+    "counted_notional",
 )
 _ORDER_TYPES = column_types(OrderRow, *_UNCHANGED)
 _ORDERS = RowParameters(_ORDER_TYPES)

@@ -534,8 +534,8 @@ GRANT SELECT ON trading_limits TO ti_worker;
 CREATE CONSTRAINT TRIGGER rules_changed AFTER INSERT OR UPDATE OR DELETE ON trading_limits
 DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_rule_change();
 
--- What API keys with limits have used: orders of the last minute by second, and the day's notional,
--- in UTC.
+-- What API keys with limits, now or before, have used: orders of the last minute by second, and the
+-- day's notional, in UTC.
 CREATE TABLE key_budgets (
     key_id uuid PRIMARY KEY REFERENCES api_keys ON DELETE CASCADE,
     organization_id uuid NOT NULL REFERENCES organizations,
@@ -550,6 +550,8 @@ CREATE POLICY service ON key_budgets TO ti_service
 CREATE POLICY worker ON key_budgets FOR SELECT TO ti_worker USING (true);
 GRANT SELECT, INSERT, UPDATE ON key_budgets TO ti_service;
 GRANT SELECT ON key_budgets TO ti_worker;
+CREATE CONSTRAINT TRIGGER rules_added AFTER INSERT ON key_budgets
+DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_rule_change();
 
 -- `result` is realized and unrealized when the day began in `timezone`, or when it was first judged
 -- that day. `halted`: the loss was reached, and the account halted for it, which happens once for a
@@ -959,7 +961,7 @@ CREATE TABLE orders (
     order_side order_side NOT NULL,
     time_in_force text NOT NULL,
     route_strategy text NOT NULL,
-    quantity amount NOT NULL,
+    quantity filled_amount NOT NULL,  -- 0: an exit with nothing to work so far
     limit_price amount,
     stop_price amount,
     trail_amount amount,
@@ -984,13 +986,15 @@ CREATE TABLE orders (
     absent_at timestamptz,
     -- Made to close a position: by a caller, or by a halt.
     closes boolean NOT NULL DEFAULT false,
+    -- What its versions so far have added to days' sums of keys, together: a REPLACE adds the rest.
+    counted_notional numeric NOT NULL DEFAULT 0,
     -- Of an order that its broker links to another: null, null and true of every other.
     leg text,
     parent_order_id uuid,
     active boolean NOT NULL DEFAULT true,
     -- It is a leg, or has some.
     linked boolean NOT NULL DEFAULT false,
-    -- Of a final entry: since when its exits do not cover its fills, until it is flagged.
+    -- Of a final entry: since when its exits do not cover its fills, while the position is open.
     uncovered_since timestamptz,
     CONSTRAINT orders_prices_fit_type CHECK (
         (limit_price IS NOT NULL) = (order_type LIKE '%LIMIT')
@@ -1007,7 +1011,8 @@ CREATE INDEX orders_by_reference ON orders (account_id, client_reference_id, cre
 WHERE client_reference_id IS NOT NULL;
 CREATE INDEX orders_by_parent ON orders (account_id, parent_order_id, create_seq)
 WHERE parent_order_id IS NOT NULL;
-CREATE INDEX orders_uncovered ON orders (uncovered_since) WHERE uncovered_since IS NOT NULL;
+CREATE INDEX orders_flagged ON orders (account_id, create_seq) WHERE flags <> '{}';
+CREATE INDEX orders_uncovered ON orders (account_id, symbol) WHERE uncovered_since IS NOT NULL;
 CREATE INDEX orders_to_look_up ON orders (account_id, lookup_due_at)
 WHERE lookup_due_at IS NOT NULL;
 -- Orders with a command that the broker has not answered.
@@ -1214,7 +1219,7 @@ GRANT SELECT, INSERT, UPDATE ON trades TO ti_worker;
 
 -- At average cost, from the opening (what was held before our first trade) and our trades.
 -- broker_quantity is what the broker last reported, under broker_key at broker_sent_at; differs
--- says whether the two do not agree.
+-- says whether the two do not agree, NULL before a report.
 CREATE TABLE positions (
     account_id uuid NOT NULL,
     symbol text NOT NULL,
@@ -1235,7 +1240,7 @@ CREATE TABLE positions (
     broker_quantity numeric,
     broker_key text,
     broker_sent_at timestamptz,
-    differs boolean NOT NULL DEFAULT false,
+    differs boolean,
     received_at timestamptz NOT NULL,
     PRIMARY KEY (account_id, symbol)
 ) WITH (fillfactor = 50);

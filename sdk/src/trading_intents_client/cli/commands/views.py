@@ -8,7 +8,14 @@ from typing import Annotated
 import msgspec
 import typer
 
-from trading_intents_client import Event, OrderState, OrderStatus, SortOrder, TradingClient
+from trading_intents_client import (
+    Event,
+    OrderFlag,
+    OrderState,
+    OrderStatus,
+    SortOrder,
+    TradingClient,
+)
 from trading_intents_client.cli.commands.arguments import AccountName, AsJson, Symbol, find_account
 from trading_intents_client.cli.lines import event_line, event_time
 from trading_intents_client.cli.login import Login, login_file, open_client, write_login
@@ -82,18 +89,26 @@ def orders(
         str | None, typer.Option(help="Only these statuses, comma separated.")
     ] = None,
     symbol: Annotated[str | None, typer.Option(help="Only this symbol.")] = None,
+    flag: Annotated[
+        str | None, typer.Option(help="Only with this flag, such as unprotected, open or not.")
+    ] = None,
     limit: Newest = 50,
     account: AccountName = "",
     as_json: AsJson = False,
 ) -> None:
     """Show open orders, or with --all the newest ones."""
     with exit_codes(), open_client(os.environ) as client:
-        state = None if every or status else OrderState.OPEN
+        is_of_any_state = bool(every or status or flag)
+        state = None if is_of_any_state else OrderState.OPEN
         wanted = (
             [OrderStatus(name.strip()) for name in status.upper().split(",")] if status else None
         )
         found = find_account(client, account).orders(
-            state=state, status=wanted, symbol=symbol, order=SortOrder.DESC
+            state=state,
+            status=wanted,
+            symbol=symbol,
+            flag=OrderFlag(flag) if flag else None,
+            order=SortOrder.DESC,
         )
         shown = found.page(limit=limit).data[::-1]
         ids = short_ids(order.order_id for order in shown)
@@ -102,7 +117,7 @@ def orders(
             shown,
             as_json,
             fields,
-            "no orders" if every or status else "no open orders",
+            "no orders" if is_of_any_state else "no open orders",
             ("reason", "id", "leg"),
         )
 

@@ -64,6 +64,11 @@ class BlotterOrder(Struct, frozen=True, kw_only=True):
     def is_open(self) -> bool:
         return self.status not in FINAL_STATUSES
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it no longer matters for what is held."""
+        return not (self.is_open or self.is_unprotected)
+
     def __str__(self) -> str:
         return f"{self.side} {amount(self.quantity)} {self.symbol}"
 
@@ -122,7 +127,8 @@ class Blotter:
             elif isinstance(event, PositionEvent):
                 self._apply_position(event)
             elif isinstance(event, GapEvent):
-                self._orders = {key: row for key, row in self._orders.items() if not row.is_open}
+                # Those that are still so are read again.
+                self._orders = {key: row for key, row in self._orders.items() if row.is_over}
                 for record in event.orders:
                     self._put(_order_row(record, record.created_at))
                 self._positions = _position_rows(event.positions)
@@ -200,11 +206,9 @@ class Blotter:
             )
 
     def unprotected(self) -> list[str]:
-        """The symbols of which something is held that an entry's exits do not cover."""
+        """The symbols with an unprotected entry."""
         with self._lock:
-            bare = {row.symbol for row in self._orders.values() if row.is_unprotected}
-            held = {row.symbol for row in self._positions.values() if row.quantity}
-            return sorted(bare & held)
+            return sorted({row.symbol for row in self._orders.values() if row.is_unprotected})
 
     def events(self) -> list[tuple[datetime, str]]:
         """The newest last."""
@@ -217,7 +221,7 @@ class Blotter:
             return
         self._orders[row.order_id] = row
         if len(self._orders) > MAX_ORDERS:
-            finished = [key for key, found in self._orders.items() if not found.is_open]
+            finished = [key for key, found in self._orders.items() if found.is_over]
             del self._orders[min(finished or self._orders)]
 
     def _put_halt(self, halt: Halt | StreamedHalt) -> None:

@@ -19,6 +19,7 @@ from trading_intents_client import (
     EventStream,
     Forbidden,
     NotFound,
+    OrderFlag,
     SortOrder,
     TradingError,
     cancel_command,
@@ -136,6 +137,7 @@ def read_all(account: Account, blotter: Blotter, is_first: bool) -> None:
         blotter.set_orders(account.orders(state="OPEN"))
         blotter.set_orders(account.orders(order=SortOrder.DESC).page(limit=RECENT_ORDERS).data)
         blotter.set_fills(account.trades(order=SortOrder.DESC).page(limit=RECENT_ORDERS).data[::-1])
+    blotter.set_orders(account.orders(flag=OrderFlag.UNPROTECTED))
     blotter.account = account.get()
     with suppress(NotFound, Forbidden):  # there was none, or the caller may not read controls
         blotter.set_halt(account.controls.current_halt())

@@ -21,9 +21,9 @@ class KeyUse(msgspec.Struct):
     def orders_last_minute(self) -> int:
         return sum(self.seconds.values())
 
-    def accept(self, notional: Decimal, now: datetime) -> None:
+    def accept(self, orders: int, notional: Decimal, now: datetime) -> None:
         second = int(now.timestamp())
-        self.seconds[second] = self.seconds.get(second, 0) + 1
+        self.seconds[second] = self.seconds.get(second, 0) + orders
         self.daily_notional = EXACT.add(self.daily_notional, notional)
 
 

@@ -34,6 +34,7 @@ from trading_intents.prices.store import parse_reply, read_prices
 from trading_intents.storage.pipeline import Reply, Statement
 from trading_intents.trading import (
     EXACT,
+    EXITS,
     ZERO,
     AccountSymbol,
     Environment,
@@ -198,11 +199,14 @@ class KeyBudgets(LimitPart):
             met.key_orders_last_minute = used.orders_last_minute
             met.key_daily_notional = used.daily_notional
 
-    def accept(self, account_id: str, subject: LimitedSubject | None, asked: AskedOrder) -> None:
-        if subject and subject.key_id and not asked.closes and not asked.leg:
-            added = added_notional(asked, self._prices.price_of(subject))
-            self.used[subject.key_id].accept(added or ZERO, self.now)
-            self._changed.add(subject.key_id)
+    def count(self, subject: LimitedSubject | None, asked: AskedOrder) -> Decimal:
+        """Gives what the order adds to the day's sum of the key."""
+        if not subject or not subject.key_id or asked.closes or asked.leg in EXITS:
+            return ZERO
+        added = added_notional(asked, self._prices.price_of(subject)) or ZERO
+        self.used[subject.key_id].accept(not asked.leg, added, self.now)
+        self._changed.add(subject.key_id)
+        return added
 
     def writes(self) -> list[Statement]:
         if not self._changed:
@@ -339,9 +343,11 @@ class LimitTracking:
             part.meet(subject, asked, met)
         return judge(subject.levels, asked, met, self.minutes.now)
 
-    def accept(self, account_id: str, subject: LimitedSubject | None, asked: AskedOrder) -> None:
+    def accept(self, account_id: str, subject: LimitedSubject | None, asked: AskedOrder) -> Decimal:
+        """Gives what it adds to the day's sum of the caller's key."""
         for part in self._parts:
             part.accept(account_id, subject, asked)
+        return self.budgets.count(subject, asked)
 
     def writes(self) -> list[Statement]:
         writes: list[Statement] = []

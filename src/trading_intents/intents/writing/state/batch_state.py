@@ -4,9 +4,12 @@ locks of the heads."""
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Decimal
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
+from msgspec import structs
 
 from trading_intents.brokers.registry import Registry
 from trading_intents.clock import Clock, rfc3339
@@ -23,7 +26,6 @@ from trading_intents.intents.model import (
     Create,
     EarlierAction,
     KnownOrder,
-    LinkedSpec,
     NewOrder,
     Replace,
     Spec,
@@ -42,7 +44,7 @@ from trading_intents.storage.pipeline import (
     Reply,
     Statement,
 )
-from trading_intents.trading import AccountSymbol, ActionType
+from trading_intents.trading import EXACT, ZERO, AccountSymbol, ActionType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,17 @@ class BatchDependencies:
     prices: PriceRules
     rules: RulesCache = field(default_factory=RulesCache)
     recent: RecentByAccount = field(default_factory=dict)  # what limits need of the accounts' logs
+
+
+class CountedOrder(NamedTuple):
+    """The quantity by which a command changes what is open, and what the versions of its order have
+    added to days' sums, with it."""
+
+    opens: str
+    notional: Decimal
+
+
+NOTHING = CountedOrder("0", ZERO)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -135,21 +148,22 @@ class BatchState:
             holding=self.holdings.get((account_id, symbol)),
         )
 
-    def count(self, submission: Submission, accepted: Accepted, order: KnownOrder | None) -> str:
-        """Counts it for the commands that follow in the batch. Gives the quantity by which it
-        changes what is open."""
+    def count(
+        self, submission: Submission, accepted: Accepted, order: KnownOrder | None
+    ) -> CountedOrder:
+        """Counts it for the commands that follow in the batch."""
         if accepted.action_type is ActionType.CANCEL:
-            return "0"
+            return NOTHING
         if order is None and not self.limits.counts and not self.holdings:
-            return accepted.spec.quantity
+            return CountedOrder(accepted.spec.quantity, ZERO)
         asked = asked_order(accepted, order)
         key = (submission.account_id, accepted.symbol)
-        self.limits.accept(
+        added = self.limits.accept(
             submission.account_id, self.limited_subject(submission, self.rules), asked
         )
         if held := self.holdings.get(key):
             self.holdings[key] = held.with_order(asked.side, asked.opens, asked.is_create)
-        return str(asked.opens)
+        return CountedOrder(str(asked.opens), EXACT.add(asked.counted, added))
 
     def move(
         self,
@@ -171,11 +185,12 @@ class BatchState:
 
     def _known(self, row: OrderRow) -> KnownOrder:
         """With the others of its group, and what this batch asks for of them."""
-        members = self.groups.get(row.order_id, ())
-        others = [each for _, each in members]
-        for order_id, each in members:
-            if order_id in self.replacing:
-                others.append(LinkedSpec(each.leg, self.replacing[order_id]))
+        members = self.groups.get(row.order_id, [])
+        others = [*members]
+        for each in members:
+            if spec := self.replacing.get(each.order_id):
+                counted = self.orders[each.order_id].counted_notional
+                others.append(structs.replace(each, spec=spec, counted_notional=counted))
         return store.known_order(row, others)
 
 
