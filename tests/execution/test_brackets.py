@@ -288,7 +288,7 @@ def test_an_entry_is_unprotected_until_other_orders_cover_it(
         lines = tenants.platform.client.get("/metrics").text.splitlines()
         return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
 
-    def place(spec: Body, side: str = "SELL") -> str:
+    def submit_alone(spec: Body, side: str = "SELL") -> str:
         answer = client.submit(create(spec, group.symbol, side))
         assert answer.status_code == 202, answer.text
         return str(answer.json()["intent_id"])
@@ -298,10 +298,10 @@ def test_an_entry_is_unprotected_until_other_orders_cover_it(
     for name in ("take_profit", "stop_loss"):
         client.submit(cancel(group.ids[name]))
     eventually(is_unprotected, WAIT_SECONDS)
-    other = place(stop("10", "80"))
+    other = submit_alone(stop("10", "80"))
     eventually(is_covered, WAIT_SECONDS)
     assert client.submit(cancel(other)).status_code == 202
     eventually(is_unprotected, WAIT_SECONDS)
-    place(market("10"))
+    submit_alone(market("10"))
     eventually(is_covered, WAIT_SECONDS)
     assert group.position() == "0"
