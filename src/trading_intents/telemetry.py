@@ -48,6 +48,7 @@ AlertKind = Literal[
     "lease_without_session",
     "order_lost",
     "order_unknown",
+    "paper_order_failed",
     "pending_too_old",
     "resurrected",
     "tail_lost",
@@ -325,6 +326,10 @@ class Metrics:
         self.unknown_orders = self._gauge(
             "ti_execution_unknown_orders",
             "Orders of all accounts whose state at the broker is unknown.",
+        )
+        self.lost_orders = self._gauge(
+            "ti_execution_lost_orders",
+            "Open orders of all accounts that their brokers do not know.",
         )
         self.unprotected_entries = self._gauge(
             "ti_execution_unprotected_entries",

@@ -1,5 +1,5 @@
-"""Judges a run by the requests of its callers and their answers alone. It knows no rule of the
-platform but those of the documents."""
+"""Judges a run by the callers' requests and answers alone: it knows no rule of the platform but those
+of its documents."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -98,7 +98,7 @@ class Oracle:
         self._check_unprotected(tables, orders, unprotected)
 
     def _check_venue(self, tables: Tables, orders: Mapping[str, Body]) -> None:
-        """The same is open at the venue and here, with the same terms."""
+        """The venue works what is open here, with the same terms."""
         rows = tables.fetch("SELECT * FROM paper_orders WHERE status = 'WORKING'")
         there = {(str(row["account_id"]), row["broker_order_id"]): row for row in rows}
         here = {
@@ -170,8 +170,9 @@ class Oracle:
             exits = [row for row in legs_of(entry, orders) if row["leg"] in EXITS]
             if not exits or entry["finished_at"] is None or not is_uncovered(entry, exits):
                 continue
+            symbol = entry["account_id"], entry["symbol"]
             held, was_open = position(tables, entry)
-            own = [row for row in orders.values() if is_beside(entry, row)]
+            own = [row for row in orders.values() if (row["account_id"], row["symbol"]) == symbol]
             if held > works_to_close(entry, own):
                 may_be.add(intent)
                 if was_open:
@@ -193,10 +194,6 @@ def unfilled(row: Body) -> Decimal:
     return Decimal(row["quantity"] - row["filled_quantity"])
 
 
-def is_beside(entry: Body, row: Body) -> bool:
-    return bool((row["account_id"], row["symbol"]) == (entry["account_id"], entry["symbol"]))
-
-
 def works_to_close(entry: Body, own: Sequence[Body]) -> Decimal:
     """Of one group the larger counts, of exits without a fill of their entry nothing."""
     is_closing: Callable[[Body], bool] = lambda row: (  # noqa: E731  # a name for the condition
@@ -213,7 +210,7 @@ def works_to_close(entry: Body, own: Sequence[Body]) -> Decimal:
 
 
 def position(tables: Tables, entry: Body) -> tuple[Decimal, bool]:
-    """The position in the entry's direction; whether it was never closed since its last fill."""
+    """The quantity held, in the entry's direction; whether it was never closed since its last fill."""
     trades = tables.fetch(
         "SELECT order_id, side, quantity FROM trades WHERE account_id = $1 AND symbol = $2"
         " ORDER BY booking",

@@ -79,7 +79,7 @@ class Trader:
         return answer
 
     def quote(self, symbol: str, bid: int, size: int = 100) -> None:
-        """No two of a hundred have the same cents."""
+        """Quotes differ by their cents."""
         self.quotes += 1
         cents = self.quotes % 100
         prices = f"{bid}.{cents:02}", f"{bid + 1}.{cents:02}"

@@ -153,7 +153,7 @@ def test_a_brokers_quantity_from_before_our_last_fill_is_no_difference() -> None
             "differs": True,
             "broker_sent_at": "2020-01-01T00:00:00Z",
         },
-        {"quantity": "10", "broker_quantity": None, "differs": False},
+        {"quantity": "10", "broker_quantity": None, "differs": None},
     ]
     same, older, differs, none = evaluate(
         "positions.js", f"{json.dumps(reports)}.map(m.describeReport)"

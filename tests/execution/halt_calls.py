@@ -1,6 +1,8 @@
 """Halts in the tests' own process: started, ended, and what they made and wait for."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -20,6 +22,15 @@ from trading_intents.ids import OrganizationId
 from trading_intents.intents.writing.system import PlatformActions
 
 ADMIN = HaltPrincipal(HaltPrincipalType.USER, "admin")
+
+
+@contextlib.asynccontextmanager
+async def held_head(in_process: InProcessExecution, account: UUID) -> AsyncIterator[None]:
+    """Another transaction that holds the account's head."""
+    owner = in_process.in_process_writer.owner
+    async with owner.transaction():
+        await owner.execute("SELECT FROM account_heads WHERE account_id = $1 FOR UPDATE", account)
+        yield
 
 
 async def halt(in_process: InProcessExecution, whole: bool = False, **terms: Any) -> Halt:

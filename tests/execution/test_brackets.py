@@ -36,9 +36,11 @@ class Group:
         self.symbol = uuid4().hex[:12].upper()
         self.ids: dict[str, str] = {}
 
-    def quote(self, bid: str, ask: str, size: str = "500") -> None:
-        body = {"bid": bid, "ask": ask, "bid_size": size, "ask_size": size}
-        url = f"/v1/paper/quotes/{self.symbol}"
+    def quote(
+        self, bid: str, ask: str, size: str = "500", ask_size: str = "", symbol: str = ""
+    ) -> None:
+        body = {"bid": bid, "ask": ask, "bid_size": size, "ask_size": ask_size or size}
+        url = f"/v1/paper/quotes/{symbol or self.symbol}"
         assert (
             self.client.client.put(url, json=body, headers=self.client.headers).status_code == 200
         )
@@ -69,10 +71,19 @@ class Group:
         eventually(is_reached, WAIT_SECONDS)
         return wanted
 
-    def position(self) -> str:
+    def until_filled(self, **filled: str) -> dict[str, Body]:
+        def is_filled() -> bool:
+            shown = self.orders()
+            return {name: shown[name]["filled_quantity"] for name in filled} == filled
+
+        eventually(is_filled, WAIT_SECONDS)
+        return self.orders()
+
+    def position(self, symbol: str = "") -> str:
         url = f"/v1/accounts/{self.client.account['id']}/positions"
         held = self.client.client.get(url, headers=self.client.headers).json()["data"]
-        return next((str(each["quantity"]) for each in held if each["symbol"] == self.symbol), "0")
+        wanted = symbol or self.symbol
+        return next((str(each["quantity"]) for each in held if each["symbol"] == wanted), "0")
 
     def exposure(self) -> list[Any]:
         query = "SELECT open_orders, open_buy, open_sell FROM exposures WHERE symbol = $1"
@@ -162,9 +173,76 @@ def test_of_a_limit_and_the_stop_beside_it_one_is_filled(group: Group) -> None:
     assert (group.position(), over["entry"]["flags"]) == ("10", [])
 
 
-def test_a_halt_cancels_the_exits_and_closes_what_their_entry_filled(group: Group) -> None:
-    group.submit(market("10"), "BUY", exits=EXITS)
-    group.until(**COVERED)
+def enter_in_part(group: Group, filled: str) -> None:
+    """A BUY of 10 at 100, of which so much is filled."""
+    group.quote("99", "100", "1000", filled)
+    spec = limit("10", "100", time_in_force="GOOD_TILL_CANCEL")
+    exits = {"take_profit": {"limit_price": "110"}, "stop_loss": {"stop_price": "95"}}
+    group.submit(spec, "BUY", exits=exits)
+    group.until_filled(entry=filled)
+
+
+def test_exits_that_each_sold_a_part_end_with_their_entry(group: Group) -> None:
+    enter_in_part(group, "7")
+    group.quote("110", "111", "5.5", "1000")
+    group.until_filled(take_profit="5.5")
+    group.quote("94", "105", "1.5", "1000")
+    sold = group.until_filled(stop_loss="1.5")
+    group.until(entry="PARTIALLY_FILLED", take_profit="PARTIALLY_FILLED")
+    assert [sold[name]["quantity"] for name in COVERED] == ["10", "5.5", "1.5"]
+    assert group.exposure() == [3, 3, 0]
+    group.client.accepted(cancel(group.ids["entry"]))
+    group.until(entry="CANCELLED", take_profit="FILLED", stop_loss="FILLED")
+    assert group.exposure() in ([], [0, 0, 0])
+    url = f"/v1/accounts/{group.client.account['id']}/trades"
+    trades = group.client.client.get(url, headers=group.client.headers).json()["data"]
+    assert [each["leaves_quantity"] for each in trades] == ["3", "1.5", "0"]
+
+
+def test_a_halt_closes_another_position_than_that_which_exits_sold_in_parts(group: Group) -> None:
+    enter_in_part(group, "7")
+    group.quote("110", "111", "5.5", "1000")
+    group.until_filled(take_profit="5.5")
+    group.quote("94", "105", "1.5", "1000")
+    group.until_filled(stop_loss="1.5")
+    other = uuid4().hex[:12].upper()
+    group.quote("50", "51", symbol=other)
+    bought = group.client.accepted(create(market("3"), other))
+    eventually(
+        lambda: group.client.order(bought["intent_id"])["order_status"] == "FILLED", WAIT_SECONDS
+    )
+    halt(group)
+    group.until(entry="CANCELLED", take_profit="FILLED", stop_loss="FILLED")
+    assert group.position(other) == "0"
+
+
+def test_an_exit_that_works_nothing_shows_so_and_keeps_no_position_from_being_closed(
+    group: Group, tenants: Tenants
+) -> None:
+    enter_in_part(group, "4")
+    group.quote("94", "105", "1000", "1000")
+    sold = group.until_filled(stop_loss="4")
+    eventually(lambda: group.orders()["take_profit"]["quantity"] == "0", WAIT_SECONDS)
+    assert sold["take_profit"]["order_status"] == "NEW"
+    assert group.exposure() == [3, 6, 0]
+    group.client.accepted(create(market("4"), group.symbol))
+    eventually(lambda: group.position() == "4", WAIT_SECONDS)
+    url = f"/v1/accounts/{group.client.account['id']}/positions/{group.symbol}/close"
+    answer = group.client.client.post(url, json={}, headers=group.client.headers)
+    assert answer.status_code == 202, answer.text
+    eventually(lambda: group.position() == "0", WAIT_SECONDS)
+    group.client.accepted(replace(group.ids["take_profit"], limit("10", "108")))
+    eventually(lambda: group.orders()["take_profit"]["limit_price"] == "108", WAIT_SECONDS)
+    assert group.orders()["take_profit"]["quantity"] == "0"
+    assert group.exposure() == [3, 6, 0]
+    group.client.accepted(cancel(group.ids["take_profit"]))
+    group.until(take_profit="CANCELLED", stop_loss="CANCELLED")
+    done = tenants.platform.run("audit", "verify", "--account", group.client.account["id"])
+    assert done.returncode == 0, done.stdout
+
+
+def halt(group: Group) -> None:
+    """Until it is done."""
     url = f"/v1/controls/accounts/{group.client.account['id']}/halt"
     asked = {"reason": "stop", "cancel_orders": True, "close_positions": True}
     answer = group.client.client.post(url, json=asked, headers=group.client.headers)
@@ -176,6 +254,12 @@ def test_a_halt_cancels_the_exits_and_closes_what_their_entry_filled(group: Grou
         )
 
     eventually(is_done, WAIT_SECONDS)
+
+
+def test_a_halt_cancels_the_exits_and_closes_what_their_entry_filled(group: Group) -> None:
+    group.submit(market("10"), "BUY", exits=EXITS)
+    group.until(**COVERED)
+    halt(group)
     group.until(take_profit="CANCELLED", stop_loss="CANCELLED")
     assert group.position() == "0"
     assert group.exposure() in ([], [0, 0, 0])
@@ -204,7 +288,7 @@ def test_an_entry_is_unprotected_until_other_orders_cover_it(
         lines = tenants.platform.client.get("/metrics").text.splitlines()
         return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
 
-    def submit(spec: Body, side: str = "SELL") -> str:
+    def submit_alone(spec: Body, side: str = "SELL") -> str:
         answer = client.submit(create(spec, group.symbol, side))
         assert answer.status_code == 202, answer.text
         return str(answer.json()["intent_id"])
@@ -214,10 +298,10 @@ def test_an_entry_is_unprotected_until_other_orders_cover_it(
     for name in ("take_profit", "stop_loss"):
         client.submit(cancel(group.ids[name]))
     eventually(is_unprotected, WAIT_SECONDS)
-    other = submit(stop("10", "80"))
+    other = submit_alone(stop("10", "80"))
     eventually(is_covered, WAIT_SECONDS)
     assert client.submit(cancel(other)).status_code == 202
     eventually(is_unprotected, WAIT_SECONDS)
-    submit(market("10"))
+    submit_alone(market("10"))
     eventually(is_covered, WAIT_SECONDS)
     assert group.position() == "0"

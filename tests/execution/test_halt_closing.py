@@ -14,6 +14,7 @@ from tests.execution.halt_calls import (
     actions,
     closing_orders,
     halt,
+    held_head,
     hold,
     resume,
     shown,
@@ -124,6 +125,20 @@ async def test_closing_waits_for_the_broker(urls: Urls) -> None:
         assert waiting[0]["symbol"] == "AAPL"
         assert await actions(in_process, found, "CREATE") == []
         in_process.venue.is_away = False
+        await closing_orders(in_process, found)
+
+
+async def test_a_closing_order_that_cannot_be_recorded_is_waited_for_by_its_symbol(
+    urls: Urls,
+) -> None:
+    async with open_in_process(urls) as in_process, executing(in_process):
+        await hold(in_process)
+        async with held_head(in_process, in_process.account):
+            found = await halt(in_process, close_positions=True)
+            waiting = await until_waiting(in_process, found, "unavailable")
+        assert waiting == [
+            {"account_id": str(in_process.account), "symbol": "AAPL", "reason": "unavailable"}
+        ]
         await closing_orders(in_process, found)
 
 

@@ -1,9 +1,7 @@
 """Halts that cancel, on a venue in memory: what gets a CANCEL, how often, and what they wait
 for."""
 
-import contextlib
 import itertools
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -16,6 +14,7 @@ from tests.execution.halt_calls import (
     actions,
     closing_orders,
     halt,
+    held_head,
     hold,
     resume,
     shown,
@@ -33,15 +32,6 @@ from trading_intents.execution.halting.store import HaltedAccount
 from trading_intents.execution.halting.worker import HaltWorker
 
 pytestmark = pytest.mark.usefixtures("soon")
-
-
-@contextlib.asynccontextmanager
-async def held_head(in_process: InProcessExecution, account: UUID) -> AsyncIterator[None]:
-    """Another transaction that holds the account's head."""
-    owner = in_process.in_process_writer.owner
-    async with owner.transaction():
-        await owner.execute("SELECT FROM account_heads WHERE account_id = $1 FOR UPDATE", account)
-        yield
 
 
 async def test_every_open_order_gets_one_cancel_in_the_halts_name(urls: Urls) -> None:
@@ -174,6 +164,22 @@ async def test_an_account_that_is_held_delays_no_other_of_its_organization(urls:
             done = await until_pool(in_process, found, orders=8, orders_done=6)
             assert done["state"] == "cancelling"
         await until(in_process, found, state="done", orders=8, orders_done=8)
+
+
+async def test_a_cancel_that_cannot_be_recorded_is_waited_for_by_its_order(urls: Urls) -> None:
+    async with open_in_process(urls) as in_process, executing(in_process):
+        (intent,) = await working(in_process)
+        async with held_head(in_process, in_process.account):
+            found = await halt(in_process)
+            waiting = await until_waiting(in_process, found, "cancel_pending")
+        assert waiting == [
+            {
+                "account_id": str(in_process.account),
+                "order_id": str(intent),
+                "reason": "cancel_pending",
+            }
+        ]
+        await until(in_process, found, state="done", orders_done=1)
 
 
 async def until_pool(in_process: InProcessExecution, found: Halt, **wanted: Any) -> Any:

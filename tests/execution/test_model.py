@@ -1,5 +1,6 @@
 """The pure decisions of execution: sends, findings, the breaker and the budget."""
 
+import dataclasses
 import re
 from collections import Counter
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ import pytest
 from msgspec import structs
 from msgspec.structs import replace
 
+from tests.orders.facts import arrived, fill
 from trading_intents.brokers.port import (
     Absent,
     BrokerEvent,
@@ -36,13 +38,21 @@ from trading_intents.execution.model import (
     Verdict,
     classify_lookup,
     decide_send,
+    ending_event,
     first_reconcile_seconds,
     next_lookup_seconds,
     not_delivered_fact,
 )
 from trading_intents.ids import id_maker
-from trading_intents.orders.facts import CommandKind, client_order_id
-from trading_intents.trading import OrderKind, OrderSide, Symbol, TimeInForce
+from trading_intents.orders.facts import CommandKind, Fact, client_order_id, event_fact
+from trading_intents.orders.model import (
+    OrderTerms,
+    OrderVersion,
+    OrderView,
+    PendingCommands,
+    derive,
+)
+from trading_intents.trading import Leg, OrderKind, OrderSide, Symbol, TimeInForce
 
 ORDER = UUID(int=1)
 NO_CONTROLS = Controls(organization_id=str(uuid4()), account_id=str(uuid4()))
@@ -184,6 +194,7 @@ def snapshot(*kinds: EventKind) -> OrderSnapshot:
 
 WORKING = snapshot(EventKind.ACCEPTED)
 OVER = snapshot(EventKind.ACCEPTED, EventKind.CANCELLED)
+SOLD = dataclasses.replace(WORKING, quantity=Decimal(0))
 AWAY = LookupUnknown("x")
 GONE = Absent()
 NEVER_SENT = Absent(never_sent=True)
@@ -226,6 +237,11 @@ UNWANTED = replace(ACCEPTED, is_unwanted=True)
         (REPLACING, AWAY, NEVER_SENT, LookupKind.NONE, Verdict.MISSING),
         (CANCELLING, WORKING, None, OPEN_ONLY, Verdict.MISSING),
         (CANCELLING, AWAY, None, DURABLE, Verdict.UNKNOWN),
+        (REPLACING, GONE, GONE, DURABLE, Verdict.LOST),
+        (REPLACING, GONE, NEVER_SENT, LookupKind.NONE, Verdict.MISSING),
+        (CANCELLING, GONE, None, DURABLE, Verdict.LOST),
+        (CANCELLING, SOLD, None, DURABLE, Verdict.UNKNOWN),
+        (replace(CANCELLING, may_grow=True), SOLD, None, DURABLE, Verdict.MISSING),
         (replace(CANCELLING, cancel_id=None), WORKING, None, DURABLE, Verdict.WAITING),
         (UNWANTED, WORKING, None, DURABLE, Verdict.ALIVE),
         (replace(UNWANTED, is_pending=True), WORKING, None, DURABLE, Verdict.ALIVE),
@@ -248,6 +264,57 @@ def test_a_look_up_comes_to_one_thing(
     expected: Verdict,
 ) -> None:
     assert classify_lookup(unresolved, order, replaced, lookup) is expected
+
+
+def view_of(*facts: Fact) -> OrderView:
+    version = OrderVersion(seq=1, client_order_id="c", quantity=Decimal(10))
+    terms = OrderTerms(order_id="o", versions=(version,))
+    return derive(terms, arrived(facts), PendingCommands())
+
+
+REJECTED = dataclasses.replace(
+    WORKING, events=(replace(OVER.events[1], kind=EventKind.REJECTED, client_order_id="c"),)
+)
+PART = fill("e1", "4", coid="c", at=2)
+OF_A_LEG = BrokerEvent(kind=EventKind.CANCELLED, dedupe_key="l", parent="c", leg=Leg.STOP_LOSS)
+
+
+@pytest.mark.parametrize(
+    ("view", "found", "expected"),
+    [
+        (view_of(PART), WORKING, None),
+        (view_of(PART), dataclasses.replace(WORKING, quantity=Decimal(4)), "REPLACED 4"),
+        (view_of(PART), dataclasses.replace(WORKING, quantity=Decimal("3.9")), "REPLACED 3.9"),
+        (view_of(PART), dataclasses.replace(WORKING, quantity=Decimal("4.1")), None),
+        (view_of(PART), SOLD, None),
+        (view_of(PART), OVER, "CANCELLED ended_by_broker"),
+        (view_of(PART), dataclasses.replace(WORKING, events=(OF_A_LEG,)), None),
+        (view_of(), OVER, "CANCELLED ended_by_broker"),
+        (view_of(PART), REJECTED, "CANCELLED ended_by_broker"),
+        (view_of(PART), dataclasses.replace(REJECTED, client_order_id="r1"), None),
+        (view_of(), GONE, None),
+        (view_of(), AWAY, None),
+        (view_of(fill("e1", "10", coid="c")), OVER, None),
+        (replace(view_of(PART), may_grow=True), OVER, None),
+    ],
+)
+def test_what_the_broker_no_longer_works_ends_here(
+    view: OrderView, found: Lookup, expected: str | None
+) -> None:
+    now = CONTEXT.now
+    event = ending_event(view, found, "c", now)
+    assert ending_event(view, found, "another version", now) is None
+    if expected is None:
+        assert event is None
+        return
+    assert event
+    assert f"{event.kind} {event.quantity or event.reason}" == expected
+    ended = derive(
+        OrderTerms(order_id="o", versions=(view.confirmed,)),
+        arrived([PART, event_fact(event, 0)]),
+        PendingCommands(),
+    )
+    assert ended.state == "CLOSED"
 
 
 @pytest.mark.parametrize(

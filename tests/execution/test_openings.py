@@ -158,7 +158,7 @@ async def test_a_broker_that_reports_no_positions_leaves_ours_as_they_are(urls: 
             quantity=D(10),
             opening_quantity=D(0),
             broker_quantity=None,
-            differs=False,
+            differs=None,
         )
 
 

@@ -176,7 +176,7 @@ async def test_a_trade_and_a_position_have_the_contracts_fields(
         "received_at": "",
         "opening_quantity": "0",
         "broker_quantity": None,
-        "differs": False,
+        "differs": None,
         "broker_sent_at": None,
     }
     await shown.record(reported(E.POSITION, None, "p1", symbol="AAPL", quantity="11"))

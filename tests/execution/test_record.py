@@ -245,7 +245,7 @@ async def test_a_replace_publishes_no_trade_again(books: Books) -> None:
     first = await books.replace(sent, "20", limit="6")
     await books.record(reported(E.REPLACED, first, replaces=sent.client_order_id))
     assert kinds(await books.events()).count("Trade") == 1
-    assert (await books.trades(sent))["e1"]["leaves_quantity"] == D(16)
+    assert (await books.trades(sent))["e1"]["leaves_quantity"] == D(6)
 
 
 async def test_a_late_fill_is_booked_and_flagged(books: Books) -> None:

@@ -2,8 +2,10 @@
 
 from decimal import Decimal
 
+import pytest
+
 from tests.orders.facts import D, bust, correct, fill, ours, reported, terms, view
-from trading_intents.brokers.port import EventKind
+from trading_intents.brokers.port import REPLACED_BY_BROKER, EventKind
 from trading_intents.orders.executions import TradeFlag
 from trading_intents.orders.facts import Fact, FactKind
 from trading_intents.orders.model import OrderStatus
@@ -18,6 +20,11 @@ def rows(
     seen = view(*facts, terms=terms(quantity, limit=limit))
     assert sum(trade.quantity for trade in seen.trades) == seen.filled_quantity
     return [(trade.exec_id, trade.quantity, trade.price) for trade in seen.trades]
+
+
+def made(quantity: str, cum: str | None = None, at: int | None = None) -> Fact:
+    """The broker itself made so much of the order."""
+    return reported(E.REPLACED, quantity=quantity, cum=cum, at=at, reason=REPLACED_BY_BROKER)
 
 
 def test_a_jump_of_the_cumulative_quantity_is_stood_in_for() -> None:
@@ -103,6 +110,47 @@ def test_each_trade_counts_up_to_the_filled_quantity() -> None:
     seen = view(fill("e2", "30", cum="40"), fill("e1", "10", cum="10"))
     assert [trade.cumulative_quantity for trade in seen.trades] == [D(10), D(40)]
     assert [trade.leaves_quantity for trade in seen.trades] == [D(90), D(60)]
+
+
+@pytest.mark.parametrize(
+    ("facts", "leaves"),
+    [
+        (
+            [reported(E.REPLACED, coid="R", cum="30"), fill("e2", "20", cum="50", coid="R")],
+            [70, 30],
+        ),
+        # It was filled while the REPLACE was on its way.
+        ([fill("e2", "20", cum="50"), reported(E.REPLACED, coid="R", cum="50")], [70, 50]),
+        # Of a venue that names the order by its first id for ever.
+        ([reported(E.REPLACED, coid="R", cum="30"), fill("e2", "20", cum="50")], [70, 30]),
+        ([reported(E.REPLACED, coid="R"), fill("e2", "20", cum="50", coid="R")], [70, 30]),
+        (
+            [reported(E.REPLACED, coid="R", cum="30"), reported(E.STATUS, coid="R", cum="50")],
+            [70, 30],
+        ),
+        ([fill("e2", "20", cum="50"), fill("e3", "30", cum="80", coid="R")], [70, 50, 0]),
+        ([made("60", cum="30"), fill("e2", "20", cum="50")], [70, 10]),
+        ([fill("e2", "20", cum="50"), made("60", cum="50")], [70, 50]),
+        ([made("60", at=2), fill("e2", "20", cum="50", at=3)], [70, 10]),
+        ([made("60", at=4), fill("e2", "20", cum="50", at=3)], [70, 50]),
+        ([made("0", cum="30"), fill("e2", "20", cum="50")], [70, 0]),
+        (
+            [
+                made("60", cum="30"),
+                reported(E.REPLACED, coid="R", cum="30"),
+                fill("e2", "20", cum="50", coid="R"),
+            ],
+            [70, 30],
+        ),
+    ],
+)
+def test_a_trade_leaves_of_what_the_broker_worked_at_it(
+    facts: list[Fact], leaves: list[int]
+) -> None:
+    first = fill("e1", "30", cum="30", at=1)
+    seen = view(first, *facts, terms=terms("100", "80"))
+    assert [trade.leaves_quantity for trade in seen.trades] == leaves
+    assert view(*reversed(facts), first, terms=terms("100", "80")).trades == seen.trades
 
 
 def test_a_busted_fill_is_gone_and_its_counts_leave_no_gap() -> None:

@@ -80,16 +80,17 @@ class Play:
 
     def quote(self) -> str:
         bid = self.chance.randint(94, 106)
+        sizes = [1, 1.5, 2, 3, 5, 7, 13, 20]
         return (
-            f"{bid}x{self.chance.randint(1, 20)} "
-            f"{bid + self.chance.randint(0, 2)}x{self.chance.randint(1, 20)}"
+            f"{bid}x{self.chance.choice(sizes)} "
+            f"{bid + self.chance.randint(0, 2)}x{self.chance.choice(sizes)}"
         )
 
     def step(self) -> None:
         book = self.market.book
         number = self.chance.choice(list(self.versions))
         order = book.orders.get(number)
-        match self.chance.choices(("quote", "later", "cancel", "replace"), (20, 6, 1, 4))[0]:
+        match self.chance.choices(("quote", "later", "cancel", "replace"), (20, 6, 2, 4))[0]:
             case "quote":
                 # A command may overtake it.
                 at = self.market.now - timedelta(seconds=self.chance.choice((0, 0, 1)))
@@ -103,8 +104,8 @@ class Play:
                 self.replace(number, order)
 
     def replace(self, number: int, order: PaperOrder) -> None:
-        """As the platform asks for it: with the quantity that it shows."""
-        shown = self.views()[number - 1].quantity
+        """As the platform asks for it: with the quantity that it shows, if it shows one."""
+        shown = self.views()[number - 1].quantity or self.versions[number][0].quantity
         priced = "stop_price" if order.limit_price is None else "limit_price"
         price = order.price and order.price + self.chance.choice((-1, 1))
         asked = replace(terms_of_paper(order), **{"quantity": shown, priced: price})
@@ -156,7 +157,7 @@ def check(play: Play) -> None:
             assert view.status.value == order.status.value
         else:
             assert view.state == "OPEN"
-        if order.leaves:
+        if order.is_working and not order.is_held:
             assert view.leaves_quantity == order.leaves
         assert OrderFlag.OVERFILL not in view.flags
     entry, *linked = views

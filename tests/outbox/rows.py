@@ -64,7 +64,7 @@ async def claim_intents(
         lanes = list(free_slots)
         slots = list(free_slots.values())
         after = after_lane or UUID(FIRST_LANE)
-        await tx.execute(claiming.sql, lanes, slots, limit, LIMIT, token, after)
+        await tx.execute(claiming.sql, lanes, slots, limit, LIMIT, token, after, [])
         rows = await tx.fetch(
             "SELECT lane, id FROM outbox WHERE claim_token = $1 ORDER BY id", token
         )

@@ -15,8 +15,9 @@ from trading_intents.secret import Secret
 from trading_intents.storage.database import Pool, Tx
 from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.storage.signals import Signals
-from trading_intents.telemetry import Metrics
+from trading_intents.telemetry import Log, Metrics, make_log
 from trading_intents.trading import (
+    ZERO,
     Environment,
     FrozenStruct,
     Leg,
@@ -26,6 +27,7 @@ from trading_intents.trading import (
     Symbol,
     TimeInForce,
     VersionTerms,
+    total,
 )
 
 ENTRY_POINT_GROUP = "trading_intents.brokers"
@@ -213,14 +215,37 @@ class CommandResult(FrozenStruct, kw_only=True):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderSnapshot:
     """An order at the broker, as the events that lead to its state: stream, look-up and reconcile
-    share one path."""
+    share one path. `quantity` is all that the broker works or worked, through all versions and with
+    what it filled: an order that filled that much, or has an event of its end, is over, and ends
+    here whatever we know of it."""
 
     client_order_id: str | None
     broker_order_id: str
     symbol: Symbol
     side: OrderSide
     quantity: Decimal
-    events: tuple[BrokerEvent, ...]
+    events: tuple[BrokerEvent, ...]  # those of its legs may be among them
+
+    @property
+    def _own_events(self) -> list[BrokerEvent]:
+        return [each for each in self.events if not (each.leg and self.client_order_id)]
+
+    @property
+    def has_ended(self) -> bool:
+        kinds = set[EventKind]()
+        for each in self._own_events:
+            # Of another id it is a command that was rejected.
+            is_own = each.client_order_id in (None, self.client_order_id)
+            if is_own or each.kind is not EventKind.REJECTED:
+                kinds.add(each.kind)
+        return bool(kinds & {EventKind.CANCELLED, EventKind.EXPIRED, EventKind.REJECTED})
+
+    @property
+    def is_working(self) -> bool:
+        own = self._own_events
+        filled = total(each.quantity or ZERO for each in own if each.kind is EventKind.FILL)
+        counted = max((each.cum_quantity or ZERO for each in own), default=ZERO)
+        return not self.has_ended and max(filled, counted) < self.quantity
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,6 +408,7 @@ class IntegrationContext:
     # Grows with each worker that takes the account: an earlier one's holder writes nothing more.
     lease_token: int = 0
     metrics: Metrics = field(default_factory=Metrics)
+    log: Log = field(default_factory=make_log)
 
     def share(self, name: str, make: Callable[[], T]) -> T:
         """Gives what is shared by that name; the first session makes it."""

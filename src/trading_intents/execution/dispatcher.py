@@ -410,13 +410,10 @@ class Dispatcher:
                 return self._fail_attempt(
                     replace(entry, is_unsent=True), row, f"not sent: {result.message}"
                 )
-            case Outcome.REJECTED if result.code != DUPLICATE_ID:
-                # A broker that refuses to change an order may know more of it than we do.
-                return replace(entry, look_up=command is not CommandKind.SUBMIT)
-            case Outcome.UNKNOWN | Outcome.REJECTED:
+            case Outcome.ACKED | Outcome.REJECTED if result.code != DUPLICATE_ID:
+                return entry  # a refused change is followed by a look-up, as it is recorded
+            case _:
                 return self._repeat_cancel(replace(entry, is_unclear=True, look_up=True), row)
-            case Outcome.ACKED:
-                return entry
 
     def _repeat_cancel(self, entry: RecorderEntry, row: ClaimedRow) -> RecorderEntry:
         """Only a CANCEL whose answer was lost is sent again, unless a look-up ends its order

@@ -19,8 +19,8 @@ from trading_intents.controls.model import Controls, Triggered, evaluate
 from trading_intents.loops import pause_after
 from trading_intents.orders.facts import CommandKind, FactKind
 from trading_intents.orders.ledger.matching import PlatformFact
-from trading_intents.orders.model import FINAL_STATUSES
-from trading_intents.trading import ZERO, FrozenStruct, terms_of
+from trading_intents.orders.model import FINAL_STATUSES, OrderState, OrderView
+from trading_intents.trading import FrozenStruct, amount_text, terms_of
 
 HOLD_SECONDS = 3.0  # a CANCEL waits no longer for the acknowledgement of its order
 HOLD_PAUSES_SECONDS = (0.1, 1.0)  # until HOLD_SECONDS, and after
@@ -35,6 +35,8 @@ BREAKER_FAILURES = 5
 BREAKER_SECONDS = 30.0
 CANCEL_SHARE = 5  # one in so many requests of a budget is kept for CANCELs
 
+# The reason of an order's end that only a look-up showed.
+ENDED_BY_BROKER = "ended_by_broker"
 # The detail of commands that are given up for it.
 RESTORED = "it was in a restored backup and had not arrived"
 
@@ -247,6 +249,7 @@ class UnresolvedOrder(UnresolvedCommands, kw_only=True):
     is_unwanted: bool  # the broker may work it though we ended it
     acknowledged: bool
     is_restored: bool  # the CREATE or REPLACE in doubt is from a restored backup
+    may_grow: bool = False  # an exit whose entry may still fill
 
 
 class Verdict(StrEnum):
@@ -276,9 +279,10 @@ def classify_lookup(
         was_reported = isinstance(order, port.OrderSnapshot) or replaced == port.Absent(
             never_sent=True
         )
-        return _missing_if(was_reported and _is_proved_absent(replaced, lookup))
-    if unresolved.cancel_id:
-        return _missing_if(isinstance(order, port.OrderSnapshot) and is_working(order))
+        if was_reported:
+            return _missing_if(_is_proved_absent(replaced, lookup))
+    if unresolved.cancel_id and isinstance(order, port.OrderSnapshot):
+        return _missing_if(unresolved.may_grow or order.is_working)
     match order:
         case port.OrderSnapshot() if unresolved.is_unwanted:
             return Verdict.ALIVE
@@ -344,16 +348,31 @@ def not_delivered_fact(
     return used_up(CommandKind.CANCEL, order_id, unresolved.cancel_id)
 
 
-def is_working(order: port.OrderSnapshot) -> bool:
-    kinds = {event.kind for event in order.events}
-    if kinds & {port.EventKind.CANCELLED, port.EventKind.EXPIRED, port.EventKind.REJECTED}:
-        return False
-    filled = sum(
-        (event.quantity or ZERO for event in order.events if event.kind is port.EventKind.FILL),
-        ZERO,
+def ending_event(
+    view: OrderView,
+    order: port.Lookup,
+    client_order_id: str,
+    now: datetime,
+) -> port.BrokerEvent | None:
+    """The event that ends an order that is over at its broker, and open here with all that the
+    broker says of it: it filled its total there, which is less than ours, or ended."""
+    is_known = view.confirmed.client_order_id == client_order_id
+    is_open = view.state is OrderState.OPEN and not view.may_grow
+    if not isinstance(order, port.OrderSnapshot) or not is_known or not is_open:
+        return None
+    is_filled = 0 < order.quantity <= view.filled_quantity and not order.has_ended
+    if not is_filled and not order.has_ended:
+        return None
+    kind = port.EventKind.REPLACED if is_filled else port.EventKind.CANCELLED
+    times = [each.venue_time for each in order.events if each.venue_time]
+    return port.BrokerEvent(
+        kind=kind,
+        dedupe_key=f"looked_up:{client_order_id}:{kind}:{amount_text(order.quantity)}",
+        client_order_id=client_order_id,
+        quantity=order.quantity if is_filled else None,
+        venue_time=max([now, *times]),  # it is the last report
+        reason=port.REPLACED_BY_BROKER if is_filled else ENDED_BY_BROKER,
     )
-    counted = max((event.cum_quantity or ZERO for event in order.events), default=ZERO)
-    return max(filled, counted) < order.quantity
 
 
 def lookup_delay_seconds(verdict: Verdict, unresolved: UnresolvedOrder) -> float | None:

@@ -22,6 +22,7 @@ from trading_intents.execution.model import (
     UnresolvedOrder,
     Verdict,
     classify_lookup,
+    ending_event,
     lookup_delay_seconds,
     not_delivered_fact,
     used_up,
@@ -72,6 +73,10 @@ class LookupResult:
     @property
     def create_id(self) -> str:
         return client_order_id(self.row.create_action_id)
+
+    @property
+    def confirmed_id(self) -> str:
+        return client_order_id(self.row.confirmed_action_id)
 
     @property
     def events(self) -> list[port.BrokerEvent]:
@@ -263,6 +268,20 @@ class Reconciler:
             )
             recorded = [await self._recorder.record_in_tx(tx, found)]
             view = recorded[0].orders[id_text(order_id)].view
+            ended = ending_event(
+                view,
+                looked_up.order,
+                looked_up.confirmed_id,
+                self._clock.now(),
+            )
+            if ended:
+                ending = AccountRecording(
+                    session.account_ref,
+                    (ended,),
+                    also_locked=found.also_locked,
+                )
+                recorded.append(await self._recorder.record_in_tx(tx, ending))
+                view = recorded[-1].orders[id_text(order_id)].view
             unresolved = _describe(await store.read_unresolved(tx, order_id), view)
             verdict = classify_lookup(
                 unresolved, looked_up.order, looked_up.replaced, capabilities.lookup
@@ -442,6 +461,7 @@ def _describe(row: store.UnresolvedRow, view: OrderView) -> UnresolvedOrder:
         order_status=view.status,
         is_unwanted=view.is_unwanted,
         acknowledged=view.acknowledged,
+        may_grow=view.may_grow,
         is_restored=in_doubt in row.restored_seqs,
         **{name: getattr(row, name) for name in names},
     )

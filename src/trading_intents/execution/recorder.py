@@ -177,7 +177,8 @@ class Recorder:
         for each in recorded:
             orders |= each.orders
             self.notify_committed(each)
-        if any(entry.look_up for entry in entries):
+        refused = any(order.refused for order in orders.values())
+        if refused or any(entry.look_up for entry in entries):
             self._lookup_wakeup.wake_after(LOOKUP_PAUSES_SECONDS[0])
         return [RecorderResult(self._status(entry), orders) for entry in entries]
 
@@ -266,9 +267,19 @@ def _schedule_look_ups(
 ) -> list[Statement]:
     doubted = {entry.row.order_key for entry in entries if entry.look_up and entry.row}
     resurrected = set[UUID]()
+    refused = set[UUID]()
     for each in recorded:
         resurrected.update(each.resurrected)
+        refused.update(UUID(name) for name, order in each.orders.items() if order.refused)
     statements = []
+    if refused:
+        statements.append(
+            store.looking_up(
+                refused,
+                LOOKUP_PAUSES_SECONDS[0],
+                is_sent=False,
+            )
+        )
     if doubted:
         statements.append(store.looking_up(doubted, LOOKUP_PAUSES_SECONDS[0]))
     if resurrected:

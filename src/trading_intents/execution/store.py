@@ -65,15 +65,20 @@ def _names(commands: Sequence[tuple[UUID, str]]) -> tuple[str, str]:
     return array_text(map(str, account_ids)), array_text(names)
 
 
-def looking_up(order_ids: Collection[UUID], seconds: float) -> Statement:
-    """Starts look-ups of these orders, or starts them again."""
+def looking_up(
+    order_ids: Collection[UUID],
+    seconds: float,
+    is_sent: bool = True,
+) -> Statement:
+    """Starts look-ups of these orders, or starts them again. What was found absent may have arrived
+    since, if something was sent."""
     sql = """
         UPDATE orders
         SET lookup_due_at = clock_timestamp() + make_interval(secs => $2::text::float8),
-            lookups = 0, absent_at = NULL
+            lookups = 0, absent_at = CASE WHEN NOT $3::text::boolean THEN absent_at END
         WHERE order_id = ANY ($1::text::uuid[])
     """
-    return Statement(sql, (array_text(map(str, order_ids)), str(seconds)))
+    return Statement(sql, (array_text(map(str, order_ids)), str(seconds), str(is_sent)))
 
 
 async def look_up_unanswered(tx: Tx, account_ids: Sequence[UUID], seconds: float) -> bool:

@@ -1,7 +1,7 @@
 """Trades from an order's facts: busts and corrections applied, missed fills stood in for. Blind to
 the order of arrival; never stands in for more than the broker counts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -27,7 +27,7 @@ class TradeFlag(StrEnum):
     REPLACED = "replaced"  # a gap whose executions have been seen
 
 
-class _Fill(FrozenStruct, kw_only=True):
+class Fill(FrozenStruct, kw_only=True):
     """An execution's present numbers; a busted one has quantity zero."""
 
     exec_id: str
@@ -39,14 +39,14 @@ class _Fill(FrozenStruct, kw_only=True):
     flags: tuple[TradeFlag, ...] = ()
 
 
-class TradeView(_Fill, kw_only=True):
+class TradeView(Fill, kw_only=True):
     """`cumulative_quantity` is the sum up to this one, so the last one's is what is filled."""
 
     cumulative_quantity: Decimal
     leaves_quantity: Decimal
 
 
-class _Execution(_Fill, kw_only=True):
+class _Execution(Fill, kw_only=True):
     cum_quantity: Decimal | None  # as the broker counted, this one included
     largest: Decimal  # of all the quantities that it had
     amended: bool = False
@@ -60,10 +60,13 @@ class _Execution(_Fill, kw_only=True):
 
 
 def trades(
-    order_id: str, facts: Sequence[Fact], quantity: Decimal, fallback_price: Decimal | None
+    order_id: str,
+    facts: Sequence[Fact],
+    worked: Callable[[Fill, Decimal], Decimal],
+    fallback_price: Decimal | None,
 ) -> tuple[TradeView, ...]:
-    """`facts` are distinct, `quantity` is the order's, `fallback_price` is for a gap without a
-    price."""
+    """`facts` are distinct, `worked` gives the order's quantity at a fill, before which so much was
+    filled, `fallback_price` is for a gap without a price."""
     executions = _executions(facts)
     missed = _gaps(facts, executions)
     executions += _synthetic_fills(order_id, missed, facts, executions, fallback_price)
@@ -73,8 +76,9 @@ def trades(
         for each in sorted(executions, key=_sort_key):
             if not each.quantity:
                 continue
+            quantity = worked(each, cumulative)
             cumulative += each.quantity
-            fill = {name: getattr(each, name) for name in _Fill.__struct_fields__}
+            fill = {name: getattr(each, name) for name in Fill.__struct_fields__}
             leaves = max(quantity - cumulative, ZERO)
             rows.append(TradeView(cumulative_quantity=cumulative, leaves_quantity=leaves, **fill))
     return tuple(rows)

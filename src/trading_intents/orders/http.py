@@ -72,7 +72,7 @@ class Position(msgspec.Struct, kw_only=True):
     received_at: str
     opening_quantity: str
     broker_quantity: str | None
-    differs: bool
+    differs: bool | None
     market_price: str | None
     market_price_at: str | None
     market_value: str | None

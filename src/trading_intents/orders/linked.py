@@ -55,7 +55,8 @@ def _derive_leg(inputs: OrderInputs, entry: OrderView, entry_facts: Sequence[Fac
     inherited = _inherited_end(terms.leg, facts, entry, entry_facts)
     terms = replace(terms, is_linked=True, may_grow=may_grow)
     view = derive(terms, [*facts, *inherited], pending)
-    return replace(view, leg=terms.leg, active=not is_exit or entry.filled_quantity > 0)
+    active = not is_exit or entry.filled_quantity > 0
+    return replace(view, leg=terms.leg, active=active, may_grow=may_grow)
 
 
 def _inherited_end(

@@ -5,11 +5,12 @@ from collections.abc import Collection, Iterable, Sequence, Set
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import StrEnum
+from functools import partial
 
 from msgspec.structs import replace
 
 from trading_intents.brokers.port import REPLACED_BY_BROKER
-from trading_intents.orders.executions import TradeView, trades
+from trading_intents.orders.executions import Fill, TradeView, trades
 from trading_intents.orders.facts import EXECUTIONS, LONG_AGO, OUR_ENDS, Fact, FactKind, distinct
 from trading_intents.trading import (
     EXITS,
@@ -102,6 +103,7 @@ class OrderView(ShownOrder, kw_only=True):
     trades: tuple[TradeView, ...]
     leg: Leg | None = None
     active: bool = True  # False: an exit whose entry has no fill
+    may_grow: bool = False  # an exit whose entry may still fill: open, also with nothing to work
 
 
 _FINAL = {
@@ -145,12 +147,12 @@ _CANCEL_REFUSED = frozenset({_F.CANCEL_REJECTED, _F.CANCEL_DROPPED, _F.REJECTED}
 def derive(terms: OrderTerms, facts: Iterable[Fact], pending: PendingCommands) -> OrderView:
     seen, conflict = distinct(facts)
     versions = _confirmed_versions(terms, seen)
+    replacements = [fact for fact in seen if fact.kind is FactKind.REPLACED]
+    worked = partial(_worked_quantity, tuple(versions), replacements, terms.is_linked)
     confirmed, changed = _as_changed(versions[-1], seen, terms.is_linked)
     versions[-1] = confirmed
     own = _of_order(seen, {None, versions[0].client_order_id, confirmed.client_order_id})
-    booked = trades(
-        terms.order_id, own, confirmed.quantity, confirmed.limit_price or confirmed.stop_price
-    )
+    booked = trades(terms.order_id, own, worked, confirmed.limit_price or confirmed.stop_price)
     filled = normalized(booked[-1].cumulative_quantity) if booked else ZERO
     quantity = _shown_quantity(versions, seen, filled)
     is_refuted = _is_refuted(own, filled)
@@ -250,8 +252,7 @@ def _as_changed(
     of that. A linked order keeps through a REPLACE the quantity that the broker gave it."""
     last = None
     for fact in facts:
-        is_change = fact.kind is FactKind.REPLACED and fact.reason == REPLACED_BY_BROKER
-        if not is_change or not fact.quantity:
+        if not _is_brokers_change(fact):
             continue
         if is_linked:
             version = replace(version, quantity=fact.quantity)
@@ -266,6 +267,44 @@ def _as_changed(
     # group.
     is_usual = is_linked or version.trail_amount is not None or version.trail_bps is not None
     return changed, () if is_usual else (last,)
+
+
+def _is_brokers_change(fact: Fact) -> bool:
+    is_change = fact.kind is FactKind.REPLACED and fact.reason == REPLACED_BY_BROKER
+    return is_change and fact.quantity is not None
+
+
+def _worked_quantity(
+    versions: Sequence[OrderVersion],
+    replacements: Sequence[Fact],
+    is_linked: bool,
+    fill: Fill,
+    filled: Decimal,
+) -> Decimal:
+    """The quantity that the broker worked at a fill, before which so much was filled: that of the
+    version then, or what the broker itself had made of it."""
+    earlier = [fact for fact in replacements if _is_before(fact, fill, filled)]
+    names = {fill.client_order_id} | {fact.client_order_id for fact in earlier}
+    worked = versions[0]
+    for version in versions:
+        if version.client_order_id in names:
+            worked = version
+    quantity = worked.quantity
+    for fact in earlier:
+        is_own = is_linked or fact.client_order_id == worked.client_order_id
+        if is_own and _is_brokers_change(fact):
+            quantity = fact.quantity or ZERO
+    return quantity
+
+
+def _is_before(fact: Fact, fill: Fill, filled: Decimal) -> bool:
+    """Whether the broker had replaced the order before a fill, by what it counted then, else by its
+    time."""
+    if fact.cum_quantity is not None:
+        return fact.cum_quantity <= filled
+    if fact.venue_time is None or fill.venue_time is None:
+        return False
+    return fact.venue_time < fill.venue_time
 
 
 def _of_order(facts: Sequence[Fact], ids: Collection[str | None]) -> tuple[Fact, ...]:

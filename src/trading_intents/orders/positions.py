@@ -85,8 +85,9 @@ class PositionRow(NetPosition, kw_only=True):
     broker_quantity: Decimal | None = None
     broker_key: str | None = None
     broker_sent_at: datetime | None = None
-    # The report does not agree with our quantity, and no fill booked since explains it.
-    differs: bool = False
+    # The report does not agree with our quantity, and no fill booked since explains it; None before
+    # a report.
+    differs: bool | None = None
 
 
 P = TypeVar("P", bound=NetPosition)  # a position, or a row of one

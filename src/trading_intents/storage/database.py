@@ -56,8 +56,8 @@ DURABLE_SETTINGS = ("fsync", "synchronous_commit")
 
 Row = Mapping[str, Any]
 Plans = Literal["by_key", "fresh"]
-# The settings below put 10¹⁰ on some costs, above which the server would compile the statement, each
-# time: that takes up to a second.
+# The settings below raise costs to where the server would compile a statement each time: that takes
+# up to a second.
 NO_JIT = "jit = off"
 # How sessions plan, so that no plan depends on how large the tables were when it was made (decision
 # 0039).

@@ -282,13 +282,21 @@ async def looks_up_what_is_over(run: CardRun) -> None:
     cancelled = await run.buy("3", "90")
     await run.cancel(cancelled)
     assert total((await run.found(filled)).events) == 3
-    assert _E.CANCELLED in [event.kind for event in (await run.found(cancelled)).events]
+    ended = await run.found(cancelled)
+    assert _E.CANCELLED in [event.kind for event in ended.events]
+    assert not (await run.found(filled)).is_working
+    assert not ended.is_working
 
 
 async def looks_up_by_the_id_of_a_replace(run: CardRun) -> None:
-    sent = await run.buy_resting("3")
-    changed = await run.replace(sent, "4", "90")
-    assert (await run.found(changed)).quantity == 4
+    """With the total of all versions: an order that filled the quantity of its look-up is over,
+    also if we know of more."""
+    sent = await run.buy_filled_in_part()
+    changed = await run.replace(sent, "8", "90")
+    await run.expect([_E.ACCEPTED, _E.FILL, _E.REPLACED], sent, changed)
+    found = await run.found(changed)
+    assert found.quantity == 8
+    assert found.is_working
 
 
 async def finds_nothing_that_was_not_sent(run: CardRun) -> None:
@@ -303,6 +311,7 @@ async def has_open_orders(run: CardRun) -> None:
     snapshot = await run.snapshot()
     (order,) = snapshot.open_orders
     assert order.client_order_id == sent.ticket.client_order_id
+    assert order.is_working
     assert total(order.events) in (0, 4)
     assert total(snapshot.executions) == 4
 

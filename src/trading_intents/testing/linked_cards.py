@@ -42,6 +42,8 @@ async def takes_profit(run: CardRun) -> None:
     await run.quote("110", "111")
     await _expect_filled_leg(run, sent, Leg.TAKE_PROFIT, "5")
     await _expect_ended(run, sent, Leg.STOP_LOSS)
+    # What a snapshot has as open is open here for as long.
+    assert not (await run.snapshot()).open_orders
 
 
 async def stops_loss(run: CardRun) -> None:

@@ -9,7 +9,7 @@ RULES = {
         99x100 101x4 ->
         buy 10 limit 101 with profit 110,loss 95 -> 1 accepted, 2 accepted, 3 accepted, 1 fill 4@101, \
             2 replaced 4@110, 3 replaced 4@95
-        110x100 111x100 -> 2 fill 4@110
+        110x100 111x100 -> 2 fill 4@110, 3 replaced 0@95
         100x100 101x6 -> 1 fill 6@101, 2 replaced 10@110, 3 replaced 6@95
         94x100 96x100 -> 3 triggered, 3 fill 6@94, 2 cancelled pair_filled
     """,
@@ -56,9 +56,25 @@ RULES = {
         99x100 101x4 ->
         buy 10 limit 101 with profit 110,loss 95 -> 1 accepted, 2 accepted, 3 accepted, 1 fill 4@101, \
             2 replaced 4@110, 3 replaced 4@95
-        110x100 111x100 -> 2 fill 4@110
+        110x100 111x100 -> 2 fill 4@110, 3 replaced 0@95
         cancel 1 -> 1 cancelled, 3 cancelled pair_filled
         cancel 2 -> 2 cancel_rejected too_late
+    """,
+    "P18 exits that each sold a part are reported with what they sold, before their entry ends": """
+        99x100 100x7 ->
+        buy 10 limit 100 gtc with profit 110,loss 95 -> 1 accepted, 2 accepted, 3 accepted, 1 fill 7@100, \
+            2 replaced 7@110, 3 replaced 7@95
+        110x5.5 111x100 -> 2 fill 5.5@110, 3 replaced 1.5@95
+        94x1.5 105x100 -> 3 triggered, 3 fill 1.5@94, 2 replaced 5.5@110
+        cancel 1 -> 1 cancelled
+        cancel 2 -> 2 cancel_rejected too_late
+    """,
+    "P18 a REPLACE that ends an entry ends its exits with nothing to close": """
+        99x100 101x4 ->
+        buy 10 limit 101 with profit 110,loss 95 -> 1 accepted, 2 accepted, 3 accepted, 1 fill 4@101, \
+            2 replaced 4@110, 3 replaced 4@95
+        110x100 111x100 -> 2 fill 4@110, 3 replaced 0@95
+        replace 1 buy 4 limit 101 -> 1 replaced, 3 cancelled pair_filled
     """,
     "P18 a refused entry has no exits": """
         99x100 101x100 ->

@@ -120,6 +120,7 @@ class Venue:
     stack: contextlib.AsyncExitStack
     login: Secret
     shared: dict[str, object] = field(default_factory=dict)
+    metrics: Metrics = field(default_factory=Metrics)
 
     async def open_session(
         self, account_id: UUID, organization: OrganizationId | None = None
@@ -145,6 +146,7 @@ class Venue:
             signals=self.signals,
             open_transactions=self.open_transactions,
             shared=self.shared,
+            metrics=self.metrics,
         )
 
     def open_transactions(self) -> GroupTransactions:

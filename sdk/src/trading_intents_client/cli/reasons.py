@@ -34,6 +34,8 @@ SENTENCES = {
     "no_reference_price": "no price is known to judge it by",
     "position_unknown": "the broker has not reported the position yet",
     "pair_filled": "the other order of its pair was filled",
+    "ended_by_broker": "the broker no longer works it",
+    "broker_failed": "the paper broker could not work it, by an error of its own",
     "entry_ended": "the order that it belongs to ended unfilled",
     "entry_rejected": "the order that it belongs to was refused",
     # The paper broker's.

@@ -140,7 +140,7 @@ class Position(Struct, frozen=True, kw_only=True):
     received_at: datetime
     opening_quantity: Decimal
     broker_quantity: Decimal | None
-    differs: bool
+    differs: bool | None
     market_price: Decimal | None = None
     market_price_at: datetime | None = None
     market_value: Decimal | None = None

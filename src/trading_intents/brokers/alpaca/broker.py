@@ -198,7 +198,8 @@ class AlpacaBroker(StreamedSession):
                 order = await self._rest.find_leg(broker_order_id, deadline)
             if order is None:
                 return port.Absent()
-            chain = await self._rest.list_later(order, deadline)
+            earlier = await self._rest.list_versions(order, deadline)
+            chain = [*earlier[:0:-1], *await self._rest.list_later(order, deadline)]
             fills = await self._list_fills(chain, deadline)
         except (BrokerUnavailable, AuthFailed) as error:
             return port.LookupUnknown(str(error))

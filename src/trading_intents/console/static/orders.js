@@ -7,6 +7,8 @@ export const SENTENCES = {
   entry_ended: "the order that it belongs to ended unfilled",
   entry_rejected: "the order that it belongs to was refused",
   pair_filled: "the other order of its pair was filled",
+  ended_by_broker: "the broker no longer works it",
+  broker_failed: "the paper broker could not work it, by an error of its own",
   account_disabled: "the account is disabled",
   account_halted: "the account is halted",
   account_manually_disabled: "trading of the account is switched off",

@@ -6,7 +6,7 @@ from typing import Final
 from uuid import UUID
 
 from trading_intents.execution.sessions.leases import Leases
-from trading_intents.execution.sessions.store import count_unknown, list_held, pending_too_old
+from trading_intents.execution.sessions.store import count_doubtful, list_held, pending_too_old
 from trading_intents.outbox.worker import WorkerContext
 from trading_intents.telemetry import AlertKind
 
@@ -32,7 +32,9 @@ class DriftCheck:
             held = await list_held(tx, self._leases.worker_id)
             old = await pending_too_old(tx, self._max_age_millis / 1000)
         async with self._pool.transaction(read_only=True) as tx:
-            self._metrics.unknown_orders.set(await count_unknown(tx))
+            doubtful = await count_doubtful(tx)
+        self._metrics.unknown_orders.set(doubtful.unknown)
+        self._metrics.lost_orders.set(doubtful.lost)
         found: set[tuple[AlertKind, UUID]] = set()
         for lease in held:
             session = self._leases.sessions.get(lease.account_id)

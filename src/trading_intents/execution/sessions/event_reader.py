@@ -205,8 +205,8 @@ class EventReader:
 
     async def reconcile(self, is_back: bool = True) -> port.AccountSnapshot:
         """Records a snapshot like streamed events, and looks up open orders that the snapshot
-        should have and lacks. A broker that gives a complete snapshot is healthy. `is_back`: it may
-        have been unreachable until now."""
+        should have and lacks, or has as over. A broker that gives a complete snapshot is healthy.
+        `is_back`: it may have been unreachable until now."""
         async with self._dependencies.pool.transaction(read_only=True) as tx:
             seen_at = await store.read_seen(tx, self._account_ref.account_id)
             if self._balances is None:
@@ -231,9 +231,10 @@ class EventReader:
         balance = self._due_balance([snapshot.balance] if snapshot.balance else ())
         if balance:
             await self._write((), balance)
-        named = [order.client_order_id for order in snapshot.open_orders if order.client_order_id]
+        working = [order for order in snapshot.open_orders if order.is_working]
+        named = [order.client_order_id for order in working if order.client_order_id]
         clients = list(map(sanitize_id, named))
-        numbers = [sanitize_id(order.broker_order_id) for order in snapshot.open_orders]
+        numbers = [sanitize_id(order.broker_order_id) for order in working]
         async with self._dependencies.pool.transaction() as tx:
             await store.look_up_missing(tx, self._account_ref.account_id, clients, numbers, is_back)
         self._on_healthy()

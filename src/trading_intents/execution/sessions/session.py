@@ -345,6 +345,7 @@ class BrokerSession:
             shared=dependencies.shared[account_ref.broker],
             lease_token=self.token,
             metrics=dependencies.metrics,
+            log=dependencies.log,
         )
 
     async def _listen(self, broker: port.BrokerAdapter, setup: store.SessionSetup) -> None:

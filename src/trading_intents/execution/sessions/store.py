@@ -318,8 +318,17 @@ async def pending_too_old(tx: Tx, seconds: float) -> list[UUID]:
     return list(await tx.fetchval(query, seconds, MAX_REPORTED))
 
 
-async def count_unknown(tx: Tx) -> int:
-    """Orders of whatever account of which nobody knows whether the broker has them; each has its
-    look-ups."""
-    sql = "SELECT count(*) FROM orders WHERE lookup_due_at IS NOT NULL AND order_status = 'UNKNOWN'"
-    return int(await tx.fetchval(sql))
+class DoubtfulOrders(FrozenStruct):
+    unknown: int  # nobody knows whether the broker has them
+    lost: int  # open, and their brokers do not know them
+
+
+async def count_doubtful(tx: Tx) -> DoubtfulOrders:
+    """Orders of whatever account; each has its look-ups."""
+    query = """
+        SELECT count(*) FILTER (WHERE order_status = 'UNKNOWN') AS unknown,
+            count(absent_at) FILTER (WHERE finished_at IS NULL) AS lost
+        FROM orders WHERE lookup_due_at IS NOT NULL
+    """
+    [row] = await tx.fetch(query)
+    return DoubtfulOrders(**row)

@@ -41,10 +41,10 @@ def check_create(command: Create) -> None:
 
 def check_replace(spec: Spec, order: KnownOrder) -> None:
     """Refuses what would change more of a linked order than its prices, or put those on a wrong
-    side."""
+    side. An exit that works nothing so far takes any quantity: 0 cannot be asked for."""
     pointer = f"/command/payload/spec/{spec.kind}"
     for name in ("quantity", "time_in_force"):
-        if (shown := getattr(order.spec, name)) != getattr(spec, name):
+        if (shown := getattr(order.spec, name)) not in (getattr(spec, name), "0"):
             raise ValidationFailed.at(
                 f"{pointer}/{name}",
                 f"must be {shown}, as the order's: a REPLACE of a linked order changes prices only",

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.ids import IdText, id_text, named_id
 from trading_intents.orders.executions import TradeFlag, TradeView
-from trading_intents.orders.facts import Fact, client_order_id, is_conflict
+from trading_intents.orders.facts import Fact, FactKind, client_order_id, is_conflict
 from trading_intents.orders.linked import OrderInputs, derive_group, uncovered
 from trading_intents.orders.model import (
     FINAL_STATUSES,
@@ -48,6 +48,7 @@ from trading_intents.trading import (
 )
 
 BROKER_KINDS = frozenset(kind.value for kind in EventKind)  # kinds of facts that brokers report
+REFUSED = frozenset({FactKind.CANCEL_REJECTED, FactKind.REPLACE_REJECTED, FactKind.REJECTED})
 
 
 class Arrivals(FrozenStruct):
@@ -116,6 +117,7 @@ class DerivedOrder(FrozenStruct, kw_only=True):
     written: bool  # whether the row must be
     visible: bool  # whether a reader sees a change of it
     resurrected: bool  # it is open, newly, though it had ended
+    refused: bool  # it is open, and its broker, which may know more of it, refused to change it
     trades: tuple[TradeChange, ...]
     entries: tuple[StatsEntry, ...]
     conflicts: tuple[Fact, ...]  # executions that came again under another key, with other numbers
@@ -191,6 +193,7 @@ def _derived_order(
         written=after != row,
         visible=visible,
         resurrected=is_open and not was_open,
+        refused=after.finished_at is None and any(fact.kind in REFUSED for fact in new),
         trades=changes,
         entries=_entries(history, view, changes, arrivals),
         conflicts=tuple(fact for fact in new if is_conflict(fact, history.facts)),
@@ -393,7 +396,7 @@ def position_change(
     visible = after != reported
     is_reported = (before.broker_quantity, before.differs) != (after.broker_quantity, after.differs)
     row = replace(after, received_at=now) if visible or is_reported else after
-    return PositionChange(row, is_new, visible, after.differs and is_reported)
+    return PositionChange(row, is_new, visible, bool(after.differs) and is_reported)
 
 
 def book_trades(row: PositionRow, bookings: Iterable[Booking]) -> PositionRow:

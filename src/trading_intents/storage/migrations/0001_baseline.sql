@@ -961,7 +961,7 @@ CREATE TABLE orders (
     order_side order_side NOT NULL,
     time_in_force text NOT NULL,
     route_strategy text NOT NULL,
-    quantity amount NOT NULL,
+    quantity filled_amount NOT NULL,  -- 0: an exit with nothing to work so far
     limit_price amount,
     stop_price amount,
     trail_amount amount,
@@ -1219,7 +1219,7 @@ GRANT SELECT, INSERT, UPDATE ON trades TO ti_worker;
 
 -- At average cost, from the opening (what was held before our first trade) and our trades.
 -- broker_quantity is what the broker last reported, under broker_key at broker_sent_at; differs
--- says whether the two do not agree.
+-- says whether the two do not agree, NULL before a report.
 CREATE TABLE positions (
     account_id uuid NOT NULL,
     symbol text NOT NULL,
@@ -1240,7 +1240,7 @@ CREATE TABLE positions (
     broker_quantity numeric,
     broker_key text,
     broker_sent_at timestamptz,
-    differs boolean NOT NULL DEFAULT false,
+    differs boolean,
     received_at timestamptz NOT NULL,
     PRIMARY KEY (account_id, symbol)
 ) WITH (fillfactor = 50);

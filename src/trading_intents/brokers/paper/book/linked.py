@@ -27,14 +27,13 @@ def after_fill(
     for leg in exits_of(orders, order):
         total = quantity if leg.is_held else leg.quantity + quantity
         grown = replace(leg, is_held=False, quantity=total)
-        is_reported = grown.leaves > 0 and total != leg.quantity
-        yield grown, EventKind.REPLACED if is_reported else None, None
+        yield grown, EventKind.REPLACED if total != leg.quantity else None, None
     other = pair_of(orders, order)
     if other is None:
         return
     lowered = replace(other, quantity=other.quantity - quantity)
     if lowered.leaves or may_grow(orders, other):
-        yield lowered, EventKind.REPLACED if lowered.leaves else None, None
+        yield lowered, EventKind.REPLACED, None
     else:
         yield _ended(other, PaperOrderStatus.CANCELLED, PAIR_FILLED)
 

@@ -1,11 +1,13 @@
 """The matching engine: an account's book of a symbol. The same commands and quotes make the same
 orders, cash, position and events. Never fills an order from a size that the account used."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from msgspec.structs import asdict, replace
 
@@ -33,6 +35,9 @@ from trading_intents.trading import (
 )
 
 OTHER_ORDER = "another_order"
+# What a step of an order changes beside orders and events.
+_CHANGING = ("account", "holding", "overfill", "_trade_left", "_just_grown")
+T = TypeVar("T")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,9 +52,13 @@ class OrderBook:
     overfill: bool = False  # a scripted fault: the next fill is twice what it should be
     events: list[PaperEvent] = field(default_factory=list)
     changed: set[int] = field(default_factory=set)
+    # Orders that ended because a step of theirs raised an error.
+    failed: list[tuple[PaperOrder, Exception]] = field(default_factory=list)
+    # As they were before the present step; None: it made them.
+    _before: dict[int, PaperOrder | None] = field(default_factory=dict)
     _trade_left: Decimal = ZERO
     # Exits of which the present event filled the entry.
-    _just_grown: set[int] = field(default_factory=set)
+    _just_grown: frozenset[int] = frozenset()
     _levels: rules.PriceLevels | None = None
     # Up to where the market was looked at without a match; kept in memory only.
     checked_tick: int = 0
@@ -79,13 +88,14 @@ class OrderBook:
             self._expire(quote.at)
             self.show(quote)
             self._trade_left = quote.last_size or ZERO
-            self._just_grown.clear()
+            self._just_grown = frozenset()
             queue = self._queue()
             queue.sort(key=lambda each: linked.matching_rank(self.orders, each))
             for order in queue:
                 is_older = quote.source is Source.POSTED and quote.number <= order.seen_quote
                 if order.number not in self._just_grown and not is_older:
-                    self._work(order.number, quote.at, arrived=False)
+                    work = partial(self._work, order.number, quote.at, arrived=False)
+                    self._try(order, quote.at, work)
             self._trade_left = ZERO
 
     def keep_time(self, now: datetime) -> None:
@@ -94,7 +104,8 @@ class OrderBook:
         with exact():
             self._expire(now)
             for order in self._queue():
-                self._report_stop(order, now)
+                if order.report_due_at:
+                    self._try(order, now, partial(self._report_stop, order, now))
 
     def submit(
         self,
@@ -104,30 +115,39 @@ class OrderBook:
         refusal: str | None = None,
         legs: Sequence[PaperLeg] = (),
     ) -> PaperOrder:
-        """Gives the order as accepted or REJECTED; `orders` has its final state. `refusal` is a
-        scripted one. Legs are accepted with it or not at all; the next market event is the first
-        that they are matched with."""
+        """Gives the order as it is then, perhaps REJECTED. `refusal` is a scripted one. Legs are
+        accepted with it or not at all; the next market event is the first that they are matched
+        with."""
         with exact():
             self._expire(at)
             order = self._accepted(client_order_id, terms, at)
-            reason = refusal or rules.find_flaw(terms)
-            for leg in legs:
-                reason = reason or rules.find_flaw(leg.terms)
-            reason = reason or accounting.lacks_position(order, self._queue(), self.holding)
-            if reason is None:
-                order = self._with_reserve(order, at, legs)
-                reason = accounting.lacks_power(order, self.account)
-            if reason:
-                order = replace(order, status=PaperOrderStatus.REJECTED, reserve_price=ZERO)
-                self._put(order)
-                self._emit(order, EventKind.REJECTED, at, reason=reason)
-                return order
+            self._try(order, at, partial(self._take, order, at, refusal, legs))
+            return self.orders[order.number]
+
+    def _take(
+        self,
+        order: PaperOrder,
+        at: datetime,
+        reason: str | None,
+        legs: Sequence[PaperLeg],
+    ) -> None:
+        reason = reason or rules.find_flaw(order)
+        for leg in legs:
+            reason = reason or rules.find_flaw(leg.terms)
+        reason = reason or accounting.lacks_position(order, self._queue(), self.holding)
+        if reason is None:
+            order = self._with_reserve(order, at, legs)
+            reason = accounting.lacks_power(order, self.account)
+        if reason:
+            order = replace(order, status=PaperOrderStatus.REJECTED, reserve_price=ZERO)
             self._put(order)
-            self._emit(order, EventKind.ACCEPTED, at)
-            for leg in legs:
-                self._accept_leg(order, leg, at)
-            self._work(order.number, at, arrived=True)
-            return order
+            self._emit(order, EventKind.REJECTED, at, reason=reason)
+            return
+        self._put(order)
+        self._emit(order, EventKind.ACCEPTED, at)
+        for leg in legs:
+            self._accept_leg(order, leg, at)
+        self._work(order.number, at, arrived=True)
 
     def _accepted(self, client_order_id: str, terms: PaperTerms, at: datetime) -> PaperOrder:
         number = self.account.orders + 1
@@ -163,16 +183,31 @@ class OrderBook:
         with exact():
             self._expire(at)
             order = order and self.orders[order.number]
-            changed, reason = self._amended(order, client_order_id, terms, at)
-            reason = refusal or reason
-            if order is None or changed is None or reason:
+            reason = refusal or rules.unchangeable(order)
+            if order is None or reason:
                 self._emit(order, EventKind.REPLACE_REJECTED, at, client_order_id, reason=reason)
                 return reason
-            self._put(changed)
-            self._emit(changed, EventKind.REPLACED, at, replaces=order.client_order_id)
-            if changed.is_working:
-                self._work(order.number, at, arrived=True)
-            return None
+            step = partial(self._replace, order, client_order_id, terms, at)
+            return self._try(order, at, step)
+
+    def _replace(
+        self,
+        order: PaperOrder,
+        client_order_id: str,
+        terms: PaperTerms,
+        at: datetime,
+    ) -> str | None:
+        changed, reason = self._amended(order, client_order_id, terms, at)
+        if changed is None or reason:
+            self._emit(order, EventKind.REPLACE_REJECTED, at, client_order_id, reason=reason)
+            return reason
+        self._put(changed)
+        self._emit(changed, EventKind.REPLACED, at, replaces=order.client_order_id)
+        if changed.is_working:
+            self._work(order.number, at, arrived=True)
+        else:
+            self._change(linked.after_end(self.orders, changed), at)
+        return None
 
     def cancel(
         self,
@@ -189,16 +224,19 @@ class OrderBook:
             if order is None or reason:
                 self._emit(order, EventKind.CANCEL_REJECTED, at, client_order_id, reason=reason)
                 return reason
-            self._end(order, PaperOrderStatus.CANCELLED, at, None, client_order_id)
+            status = PaperOrderStatus.CANCELLED
+            end = partial(self._end, order, status, at, client_order_id=client_order_id)
+            self._try(order, at, end)
             return None
 
     def _amended(
-        self, order: PaperOrder | None, client_order_id: str, terms: PaperTerms, at: datetime
+        self,
+        order: PaperOrder,
+        client_order_id: str,
+        terms: PaperTerms,
+        at: datetime,
     ) -> tuple[PaperOrder | None, str | None]:
         """Gives the replaced order, at the end of the queue; or the reason against it."""
-        reason = rules.unchangeable(order)
-        if order is None or reason:
-            return None, reason
         if (terms.symbol, terms.side, terms.kind) != (order.symbol, order.side, order.kind):
             return None, OTHER_ORDER
         self.account = replace(self.account, places=self.account.places + 1)
@@ -250,7 +288,41 @@ class OrderBook:
             if self.orders[order.number].is_working:
                 days = order.time_in_force is TimeInForce.GOOD_TILL_CANCEL
                 reason = "good_till_cancel_ended" if days else "day_ended"
-                self._end(order, PaperOrderStatus.EXPIRED, order.expires_at, reason)
+                ended_at = order.expires_at
+                status = PaperOrderStatus.EXPIRED
+                self._try(order, ended_at, partial(self._end, order, status, ended_at, reason))
+
+    def _try(self, order: PaperOrder, at: datetime, step: Callable[[], T]) -> T | None:
+        """Runs a step of an order. One that fails changes nothing, and ends its order alone."""
+        before = [(name, getattr(self, name)) for name in _CHANGING]
+        events = len(self.events)
+        self._before.clear()
+        try:
+            return step()
+        except Exception as error:
+            for name, value in before:
+                setattr(self, name, value)
+            del self.events[events:]
+            for number, was in self._before.items():
+                if was:
+                    self.orders[number] = was
+                else:
+                    del self.orders[number]
+                    self.changed.discard(number)
+            self.failed.append((order, error))
+            self._reject(self.orders.get(order.number, order), at)
+            return None
+
+    def _reject(self, order: PaperOrder, at: datetime) -> None:
+        """An order with fills is cancelled: its fills stay."""
+        status = PaperOrderStatus.CANCELLED if order.filled else PaperOrderStatus.REJECTED
+        ended = replace(order, status=status)
+        self._put(ended)
+        # The end is the latest report: a quote may be older than the order.
+        at = max(at, order.accepted_at, order.told_at or at)
+        self._emit(ended, EventKind(status.value), at, reason=rules.FAILED)
+        with suppress(Exception):  # what is linked to it goes on without it
+            self._change([*linked.after_end(self.orders, ended)], at)
 
     def _work(self, number: int, at: datetime, arrived: bool) -> None:
         order = self.orders[number]
@@ -360,12 +432,11 @@ class OrderBook:
         )
         if filled.quantity <= filled.filled and not linked.may_grow(self.orders, filled):
             filled = replace(filled, status=PaperOrderStatus.FILLED)
-        self.orders[order.number] = filled
-        self.changed.add(order.number)
-        self._levels = None
+        self._set(filled)
         exec_id = model.made_id(self.seed, self.account_id, "fill", self.account.events + 1)
         self._emit(filled, EventKind.FILL, at, exec_id=exec_id, quantity=quantity, price=price)
-        self._just_grown |= {each.number for each in linked.exits_of(self.orders, filled)}
+        exits = linked.exits_of(self.orders, filled)
+        self._just_grown = self._just_grown.union(each.number for each in exits)
         self._change(linked.after_fill(self.orders, filled, quantity), at)
         return filled
 
@@ -374,7 +445,7 @@ class OrderBook:
         order: PaperOrder,
         status: PaperOrderStatus,
         at: datetime,
-        reason: str | None,
+        reason: str | None = None,
         client_order_id: str | None = None,
     ) -> None:
         ended = replace(order, status=status)
@@ -386,6 +457,10 @@ class OrderBook:
         before = self.orders.get(order.number)
         delta = order.reserved - (before.reserved if before else ZERO)
         self.account = replace(self.account, reserved=self.account.reserved + delta)
+        self._set(order)
+
+    def _set(self, order: PaperOrder) -> None:
+        self._before.setdefault(order.number, self.orders.get(order.number))
         self.orders[order.number] = order
         self.changed.add(order.number)
         self._levels = None

@@ -30,6 +30,7 @@ NOT_OFFERED = "not_offered"
 BAD_PRICES = "prices_do_not_fit_the_kind"
 UNKNOWN_ORDER = "unknown_order"
 TOO_LATE = "too_late"
+FAILED = "broker_failed"
 ALL_BPS = 10_000
 KILLED = {
     TimeInForce.IMMEDIATE_OR_CANCEL: "immediate_or_cancel",
@@ -44,6 +45,7 @@ REFUSALS = {
     BAD_PRICES: "its kind of order has other prices",
     BAD_STEP: "the quantity is no multiple of the symbol's step",
     BAD_TICK: "a price is no multiple of the symbol's tick",
+    FAILED: "the paper broker could not work it, by an error of its own",
     "insufficient_buying_power": "it costs more than the buying power",
     "no_position_to_sell": "the account holds less than it sells",
     "position_is_long": "the account holds the symbol, so it cannot be sold short",

@@ -77,6 +77,8 @@ class PaperVenue:
     def __init__(self, context: IntegrationContext) -> None:
         self._transactions = context.open_transactions()
         self._clock = context.clock
+        self._metrics = context.metrics
+        self._log = context.log
         self._seed = int(context.settings["PAPER_SEED"])
         self._cash = Decimal(context.settings["PAPER_CASH"])
         self._max_working_orders = int(context.settings["PAPER_MAX_OPEN_ORDERS"])
@@ -125,8 +127,19 @@ class PaperVenue:
         for account_id, books in by_account.items():
             if account_events := events.get(account_id):
                 books.on_events(account_events, faults[account_id])
+            self._report_failed(books)
             books.trim()
         return replies
+
+    def _report_failed(self, books: AccountBooks) -> None:
+        for book in books.books.values():
+            for order, error in book.failed:
+                self._metrics.alert("paper_order_failed")
+                self._log.error(
+                    "paper order failed",
+                    order=order.broker_order_id,
+                    exc_info=error,
+                )
 
     async def _run(
         self,

@@ -49,6 +49,7 @@ class AccountBooks:
             book.orders = {order.number: order for order in book.working()}
             book.events = []
             book.changed = set()
+            book.failed = []
             if not book.orders:
                 idle.append(symbol)
         for symbol in idle[: max(0, len(idle) - MAX_IDLE_BOOKS)]:
