@@ -14,7 +14,7 @@ from trading_intents.telemetry import Log, Metrics, TrafficLog
 
 RUNBOOKS = "docs/operating/alerts.md"
 LOG = "docs/operating/log.md"
-MAX_RULES = 10
+MAX_RULES = 11
 LEVELS = ("warning", "error", "critical")
 
 

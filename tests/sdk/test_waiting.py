@@ -207,3 +207,15 @@ async def test_a_client_that_was_never_used_closes_without_a_connection() -> Non
     await client.aclose()
     with pytest.raises(errors.ClientClosed):
         await client.account("a").get()
+
+
+async def test_a_client_that_is_closed_while_the_order_is_read_ends_the_wait() -> None:
+    account = Account(record("NEW", 1))
+
+    async def read_and_close(intent_id: str) -> OrderRecord:
+        await account.waits.aclose()
+        return await account.read(intent_id)
+
+    account.waits = OrderWaits(account.stream, read_and_close)
+    with pytest.raises(errors.ClientClosed):
+        await account.waits.wait("o", FINAL_STATUSES, LIMIT_SECONDS)

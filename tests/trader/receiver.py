@@ -90,7 +90,8 @@ def receiving(secret: str, choose: Choose = lambda _: Answer.TAKEN) -> Iterator[
             answer = receiver.take(
                 webhook, {name.lower(): text for name, text in self.headers.items()}, body
             )
-            self.close_connection = answer not in (Answer.TAKEN, Answer.FAILED)
+            # Others are answered on a connection that stays: the next attempt may be on its way.
+            self.close_connection = answer in (Answer.SILENT, Answer.RESET, Answer.HANGING)
             match answer:
                 case Answer.TAKEN | Answer.FAILED | Answer.MOVED:
                     self.send_response(int(answer.value[:3]))

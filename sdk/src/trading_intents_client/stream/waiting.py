@@ -62,11 +62,11 @@ class OrderWaits(Generic[Order]):
         changes: asyncio.Queue[Change],
         seen: list[Order],
     ) -> Order:
-        await self._follow()
+        reader = await self._follow()
         # Read after the stream has begun, so that no change falls between the two.
         order = await self._look(intent_id, seen)
         while not _is_over(order, statuses):
-            change = await self._next_change(changes)
+            change = await _next_change(reader, changes)
             if change is not None and 0 < change.version <= order.version:
                 continue  # the stream is late: this is from before the order was read
             if change is None or change.order_status in statuses or change.is_final:
@@ -103,7 +103,8 @@ class OrderWaits(Generic[Order]):
             self._reader.cancel()
         self._reader = self._closing = None
 
-    async def _follow(self) -> None:
+    async def _follow(self) -> asyncio.Task[None]:
+        """Gives the reader of the stream, which has begun."""
         if self._closing is not None:
             self._closing.cancel()
             self._closing = None
@@ -112,26 +113,9 @@ class OrderWaits(Generic[Order]):
             self._reader = asyncio.create_task(self._read_stream())
             # An error that nobody waits for any more is of no use.
             self._reader.add_done_callback(lambda reader: reader.cancelled() or reader.exception())
-        await self._or_failure(self._is_primed.wait())
-
-    async def _next_change(self, changes: asyncio.Queue[Change]) -> Change:
-        found: Change = await self._or_failure(changes.get())
-        return found
-
-    async def _or_failure(self, wanted: Awaitable[T]) -> T:
-        """Gives the wanted result, or raises the error that ended the stream."""
         reader = self._reader
-        task = asyncio.ensure_future(wanted)
-        assert reader is not None
-        try:
-            await asyncio.wait({task, reader}, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                if reader.cancelled():
-                    raise ClientClosed("the client was closed during the wait")
-                reader.result()
-            return await task
-        finally:
-            task.cancel()
+        await _or_failure(reader, self._is_primed.wait())
+        return reader
 
     async def _read_stream(self) -> None:
         async with self._open_stream() as stream:
@@ -169,3 +153,22 @@ def _is_over(order: OrderRecord, statuses: frozenset[str]) -> bool:
         why = f": {order.detail or order.reason}" if order.detail or order.reason else ""
         raise OrderEnded(f"order {order.order_id} ended {order.order_status}{why}", order)
     return False
+
+
+async def _next_change(reader: asyncio.Task[None], changes: asyncio.Queue[Change]) -> Change:
+    found: Change = await _or_failure(reader, changes.get())
+    return found
+
+
+async def _or_failure(reader: asyncio.Task[None], wanted: Awaitable[T]) -> T:
+    """Gives the wanted result, or raises the error that ended the stream."""
+    task = asyncio.ensure_future(wanted)
+    try:
+        await asyncio.wait({task, reader}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            if reader.cancelled():
+                raise ClientClosed("the client was closed during the wait")
+            reader.result()
+        return await task
+    finally:
+        task.cancel()
