@@ -1,8 +1,9 @@
 """Runs tests in processes that are forked when all tests are collected: `pytest --workers 5
 --waiters 3`.
 
-Tests are taken one by one, but for those that share what is made once for their file. Those marked
-`deadline` run when all others are done, in more processes.
+A file's tests stay in one process; those marked `slow` or `deadline` are taken one by one, but for
+those that share what is made once for their file. Deadlines run when all others are done, in more
+processes.
 """
 
 import atexit
@@ -98,8 +99,10 @@ class Workers:
         others = defaultdict[Path | str, Unit](list)
         deadlines = defaultdict[Path | str, Unit](list)
         for item in self.session.items:
-            units = deadlines if item.get_closest_marker("deadline") else others
-            units[item.path if _shares_fixture(item) else item.nodeid].append(item)
+            is_deadline = item.get_closest_marker("deadline")
+            is_long = is_deadline or item.get_closest_marker("slow")
+            units = deadlines if is_deadline else others
+            units[item.nodeid if is_long and not _shares_fixture(item) else item.path].append(item)
         self.others = Queue(list(others.values()))
         self.deadlines = Queue(list(deadlines.values()))
         # Each worker closes its copy of the writing end when there is no other unit left: the last
