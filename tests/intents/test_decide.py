@@ -365,13 +365,13 @@ def specs(draw: st.DrawFn, timed: bool = False) -> Spec:
     kind = draw(st.sampled_from(OrderKind))
     has_limit = kind in (OrderKind.LIMIT, OrderKind.STOP_LIMIT)
     has_stop = kind in (OrderKind.STOP, OrderKind.STOP_LIMIT)
-    time_in_force = draw(st.sampled_from(TimeInForce) if timed else times)
     return Spec(
         kind=kind,
         quantity=draw(amounts),
         limit_price=draw(amounts) if has_limit else None,
         stop_price=draw(amounts) if has_stop else None,
-        trail_amount=time_in_force,
+        trail_amount=draw(amounts) if kind is OrderKind.TRAILING_STOP else None,
+        time_in_force=draw(st.sampled_from(TimeInForce) if timed else times),
     )
 
 
