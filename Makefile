@@ -136,7 +136,7 @@ $(VENV)/client.stamp: requirements-client.lock $(VENV)/run.stamp
 		|| echo "no npm here: its test will say so"
 	@touch $@
 
-# The browser itself comes from the system: `apt-get install chromium`. Nothing here needs a build.
+# The browser itself comes from the system: `apt-get install chromium-headless-shell`. Nothing here needs a build.
 NPM_PACKAGES := axe-core@4.14.0 eslint@10.14.0 oidc-provider@8.8.1 prettier@3.10.1 typescript@7.0.2
 $(VENV)/browser.stamp: requirements-browser.lock $(VENV)/dev.stamp
 	@echo "installing the console's test tools ..."
