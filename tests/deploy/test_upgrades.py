@@ -44,6 +44,7 @@ DOCUMENT = {
     ]
 }
 CALLERS = 4
+PACE_SECONDS = 0.05  # of a caller between its trades, so that processes start beside them
 ORDERS = 40  # each at both processes in turn, before, during and after the migration
 SECONDS_OF_ONE = 10.0
 # A REPLACE or CANCEL of an order that has ended; a process that starts or drains.
@@ -174,7 +175,7 @@ class Load:
 
     def run(self) -> None:
         with httpx.Client(headers=self.headers, timeout=SECONDS_OF_ONE) as client:
-            while not self.stopping.is_set():
+            while not self.stopping.wait(PACE_SECONDS):
                 self.trade(client)
 
     @contextlib.contextmanager
