@@ -354,7 +354,7 @@ def report(found: dict[str, Any], apart: list[Wave], null: list[Wave]) -> int:
 
 def best_waves(found: dict[str, Any], apart: list[Wave], null: list[Wave]) -> dict[str, Wave]:
     rounds = {
-        f"{accounts} x {symbols}": each for (accounts, symbols), each in found["waves"].items()
+        f"{accounts} x {symbols}": each for (accounts, symbols, _), each in found["waves"].items()
     }
     rounds["64 x 40, worker apart"] = apart
     rounds["64 x 40, null broker"] = null
