@@ -48,6 +48,7 @@ class FaultProxy:
     def __init__(self, target: Path | int, watch: Watch = lambda _: Verdict.PASS) -> None:
         self._target = target
         self._watch = watch
+        self.connect_delay_seconds = 0.0
         self.held = threading.Event()
         # Uvloop has sockets of its own, whose ends it does not leave to us.
         self._loop = asyncio.SelectorEventLoop()
@@ -151,6 +152,7 @@ class FaultProxy:
             asks, writer = await asyncio.open_connection(sock=client)
             ends.append(writer)
             self._clients.add(writer)
+            await asyncio.sleep(self.connect_delay_seconds)
             answers, upstream = await self._connect()
             ends.append(upstream)
             mute = asyncio.Event()

@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Iterator
 
 from tests.web.conftest import Site
 
+LIMIT_SECONDS = 10
 GET = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
@@ -18,6 +20,19 @@ async def connected(
         yield reader, writer
     finally:
         writer.close()
+
+
+@contextlib.contextmanager
+def dialed(site: Site, address: str, receive_bytes: int = 0) -> Iterator[socket.socket]:
+    """A connection that waits to be accepted: nothing of the server runs meanwhile."""
+    with socket.socket() as client:
+        client.settimeout(LIMIT_SECONDS)
+        if receive_bytes:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        client.bind((address, 0))
+        client.connect(("127.0.0.1", site.port))
+        client.setblocking(False)
+        yield client
 
 
 async def read_answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
@@ -36,7 +51,6 @@ async def exchange(site: Site, data: bytes) -> tuple[int, dict[str, str], bytes]
         return await read_answer(reader)
 
 
-LIMIT_SECONDS = 10
 THING = b"GET /v1/things/A/time HTTP/1.1\r\nhost: x\r\n\r\n"
 
 

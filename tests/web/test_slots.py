@@ -10,7 +10,7 @@ import pytest
 
 from tests.web.conftest import Site
 from tests.web.connections import connected, metric, read_answer
-from trading_intents.web.server.listener import MAX_ACCEPTED
+from trading_intents.web.server.table import MAX_ACCEPTED
 
 FLOOD = 40
 MAX_BEFORE = 5  # answers that may leave before the other caller's

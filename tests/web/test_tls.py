@@ -18,7 +18,7 @@ from tests.conftest import Urls
 from tests.platform import environment, run_command, serving
 from tests.waiting import eventually, eventually_async
 from tests.web.conftest import Site, open_site
-from tests.web.connections import GET, LIMIT_SECONDS, metric, read_answer
+from tests.web.connections import GET, LIMIT_SECONDS, dialed, metric, read_answer
 from trading_intents.config import Settings
 from trading_intents.web.server import tls as tls_module
 
@@ -34,16 +34,35 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @contextlib.asynccontextmanager
-async def connected(site: Site, trusted: Path | None = None) -> AsyncIterator[Stream]:
+async def connected(
+    site: Site, trusted: Path | None = None, address: str = "127.0.0.1"
+) -> AsyncIterator[Stream]:
     """Without the file of a certificate that it trusts: by plain TCP."""
     context = ssl.create_default_context(cafile=trusted) if trusted else None
-    reader, writer = await asyncio.open_connection("127.0.0.1", site.port, ssl=context)
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", site.port, ssl=context, local_addr=(address, 0)
+    )
     try:
         yield reader, writer
     finally:
         writer.close()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
+
+
+def client_hello() -> bytes:
+    sent = ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), sent, server_hostname="x")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return sent.read()
+
+
+async def receive(client: socket.socket) -> bytes:
+    """The first byte; nothing, if the connection is closed."""
+    with contextlib.suppress(ConnectionResetError):
+        return await asyncio.get_running_loop().sock_recv(client, 1)
+    return b""
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -115,16 +134,16 @@ def test_handshakes_that_nobody_finishes_count_as_connections_and_end(
             lambda loop, context: faults.append(context)
         )
         async with open_site(settings) as site, contextlib.AsyncExitStack() as stack:
-            held = [await stack.enter_async_context(connected(site)) for _ in range(50)]
-            await until(lambda: metric(site, "ti_http_connections") == 50)
+            held = [await stack.enter_async_context(connected(site)) for _ in range(16)]
+            await until(lambda: metric(site, "ti_http_connections") == 16)
             one_more = await stack.enter_async_context(connected(site))
-            assert await one_more[0].read() == b"", "one address has half of the connections"
+            assert await one_more[0].read() == b"", "an address has 16 handshakes at once"
             assert metric(site, "ti_http_connections_refused_total", limit="address") == 1
             held[0][1].close()
-            await until(lambda: metric(site, "ti_http_connections") == 49)
+            await until(lambda: metric(site, "ti_http_connections") == 15)
             held[1][1].write(b"GET / HTTP/1.1\r\n\r\n")  # no handshake
             await held[1][0].read()
-            await until(lambda: metric(site, "ti_http_connections") == 48)
+            await until(lambda: metric(site, "ti_http_connections") == 14)
             certificate = Path(settings.http_tls_certificate_file)
             reader, writer = await stack.enter_async_context(connected(site, certificate))
             writer.write(GET)
@@ -134,6 +153,99 @@ def test_handshakes_that_nobody_finishes_count_as_connections_and_end(
     with asyncio.Runner(loop_factory=make_loop) as runner:
         runner.run(hold())
     assert faults == []
+
+
+@pytest.mark.parametrize("make_loop", LOOPS)
+def test_an_address_has_few_handshakes_and_others_do_not_wait_for_the_rest(
+    make_loop: MakeLoop, settings: Settings
+) -> None:
+    """All of them dial before the first is accepted."""
+
+    async def dial() -> None:
+        hello = client_hello()
+        async with open_site(settings) as site, contextlib.AsyncExitStack() as stack:
+            flood = [stack.enter_context(dialed(site, "127.0.0.2")) for _ in range(400)]
+            for client in flood:
+                client.send(hello)
+            certificate = Path(settings.http_tls_certificate_file)
+            reader, writer = await stack.enter_async_context(
+                connected(site, certificate, "127.0.0.3")
+            )
+            writer.write(GET)
+            assert (await read_answer(reader))[0] == 200
+            begun = await asyncio.gather(*(receive(client) for client in flood))
+            assert sum(map(len, begun)) == 16
+            assert metric(site, "ti_http_connections") == 17
+            assert metric(site, "ti_http_connections_refused_total", limit="address") == 384
+            flood[begun.index(b"\x16")].close()
+            await until(lambda: metric(site, "ti_http_connections") == 16)
+            next_one = stack.enter_context(dialed(site, "127.0.0.2"))
+            next_one.send(hello)
+            assert await receive(next_one) != b""
+
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(dial())
+
+
+@pytest.mark.parametrize("make_loop", LOOPS)
+def test_addresses_take_slots_for_their_handshakes(make_loop: MakeLoop, settings: Settings) -> None:
+    ended: list[str] = []
+
+    async def dial() -> None:
+        hello = client_hello()
+        async with open_site(settings) as site, contextlib.AsyncExitStack() as stack:
+            addresses = ["127.0.0.2"] * 14 + ["127.0.0.3"]
+            clients = [stack.enter_context(dialed(site, address)) for address in addresses]
+            for client in clients:
+                client.send(hello)
+
+            async def note(client: socket.socket, address: str) -> None:
+                assert await receive(client) != b""
+                ended.append(address)
+
+            await asyncio.gather(*map(note, clients, addresses))
+
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(dial())
+    assert ended.index("127.0.0.3") <= 4
+
+
+async def test_an_address_has_half_of_the_connections_by_tls_too(settings: Settings) -> None:
+    certificate = Path(settings.http_tls_certificate_file)
+    async with open_site(settings) as site, contextlib.AsyncExitStack() as stack:
+        for _ in range(50):
+            await stack.enter_async_context(connected(site, certificate))
+        one_more = await stack.enter_async_context(connected(site))
+        assert await one_more[0].read() == b""
+        assert metric(site, "ti_http_connections_refused_total", limit="address") == 1
+        reader, writer = await stack.enter_async_context(connected(site, certificate, "127.0.0.3"))
+        writer.write(GET)
+        assert (await read_answer(reader))[0] == 200
+
+
+async def test_a_handshake_makes_room_when_the_table_is_full(settings: Settings) -> None:
+    certificate = Path(settings.http_tls_certificate_file)
+    async with open_site(settings) as site, contextlib.AsyncExitStack() as stack:
+        # A trusted proxy's, which may have any number.
+        held = [
+            await stack.enter_async_context(connected(site, address="127.0.0.9"))
+            for _ in range(100)
+        ]
+        reader, writer = await stack.enter_async_context(connected(site, certificate))
+        writer.write(GET)
+        assert (await read_answer(reader))[0] == 200
+        assert await held[0][0].read() == b""
+        assert metric(site, "ti_http_connections") == 100
+
+
+async def test_answers_say_that_browsers_come_by_tls_alone_where_it_is_ours(
+    settings: Settings, site: Site
+) -> None:
+    name = "strict-transport-security"
+    async with open_site(settings) as safe:
+        for path in ("/healthz", "/v1/nowhere"):
+            assert (await safe.client.get(path)).headers[name] == "max-age=31536000"
+            assert name not in (await site.client.get(path)).headers
 
 
 async def test_a_handshake_has_its_limit(

@@ -203,7 +203,7 @@ async def walk(settings_of: dict[str, str], samples: int) -> dict[str, float]:
         made = await apply(infra, read_document(json.dumps(DOCUMENT).encode()))
         key = next(key.api_key for key in made.organizations[0].api_keys if key.name == "all")
         token = await user_token(infra, "acme-admin", "org_acme")
-        async with working(infra, features, vault):
+        async with infra.database.kept_warm(), working(infra, features, vault):
             walked = Walk(app, str(key).encode(), token.reveal().encode(), "")
             account = {"name": "walked", "broker": "paper", "environment": "paper"}
             create = next(r for r in app.routes if (r.method, r.path) == ("POST", "/v1/accounts"))

@@ -78,8 +78,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         address = transport.get_extra_info("peername")
         self._peer = str(address[0]) if address else "unknown"
-        if refusal := self._table.add(self, self._peer):
-            self._refuse(refusal)
+        self._table.add(self, self._peer)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._table.remove(self)
@@ -108,6 +107,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         it may not."""
         self.paused = True
         self._writable.clear()
+        self._table.set_quiet(self, True)
         if not self._feed:  # which has a limit of its own
             self._write_deadline = self._loop.time() + WRITE_SECONDS
             self._read_on()
@@ -115,6 +115,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self.paused = False
         self._writable.set()
+        self._table.set_quiet(self, not self._is_busy)
         if self._feed:
             self._feed.resume()
         elif not self._transport.is_closing():
@@ -141,8 +142,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._parse_next()
         if self._unread and self._has_room and not self._is_in_line:
             self._is_in_line = True
-            # A trusted proxy's connections are of many clients: each is a client of its own.
-            self._budget.wait(self._table.connections.get(self) or self, self)
+            self._budget.wait(self._table.holder_of(self), self)
         wanted = self._has_room and not self._unread
         if wanted == self._is_reading or self._is_last or self._transport.is_closing():
             return
@@ -185,11 +185,11 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._stop_receiving()  # the request is answered, but what follows is not HTTP/1.1
         except httptools.HttpParserError as error:
             if not self._is_last:
-                self._refuse(_explain(error))
+                self.refuse(_explain(error))
         if self._request_deadline is not None:
             self._framing_bytes += self._piece_bytes
             if self._framing_bytes > MAX_HEAD_BYTES + self._body_bytes:
-                self._refuse(InvalidRequest("the headers, or the sizes of chunks, are too large"))
+                self.refuse(InvalidRequest("the headers, or the sizes of chunks, are too large"))
             elif self._body_bytes > MAX_RECEIVED_BYTES:
                 self._keep_alive = False
                 # The rest is not read: whoever calls is identified before it is refused.
@@ -243,8 +243,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._request_deadline = None
         path, _, query = self._url.partition(b"?")
         self._url = b""
-        if refusal := self._table.set_busy(self, path):
-            self._refuse(refusal)
+        if not self._table.begin_request(self, path):
             return
         body = bytes(self._body) if self._body_bytes <= MAX_BODY_BYTES else None
         keep = self._keep_alive
@@ -277,7 +276,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._request_deadline = None
         self._unread = _NOTHING
 
-    def _refuse(self, error: PlatformError) -> None:
+    def refuse(self, error: PlatformError) -> None:
         """Answers the earlier requests, then sends this refusal and closes: the bytes are no
         request."""
         self._stop_receiving()
@@ -364,7 +363,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._read_on()
 
     def _write(self, answer: Answer, method: str, close: bool) -> None:
-        parts = [_REASONS[answer.status], self._table.date]
+        parts = [_REASONS[answer.status], self._table.headers]
         for name, value in answer.headers:
             parts += (name, b": ", value, b"\r\n")
         if answer.status not in BODILESS:
@@ -411,7 +410,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._task is not None or self._pending is not None or self._waiting:
             return
         if not self._feed:
-            self._table.set_quiet(self)
+            self._table.set_quiet(self, True)
         if self._request_deadline is None:
             self._app.leave(self)
 
@@ -421,7 +420,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._transport.abort()
         elif self._request_deadline is not None:
             if now >= self._request_deadline and self._is_reading:
-                self._refuse(
+                self.refuse(
                     RequestTimeout(f"the request did not arrive within {REQUEST_SECONDS} s")
                 )
         elif not self._is_busy and now >= self._idle_deadline:

@@ -9,11 +9,10 @@ from trading_intents.errors import PortTaken
 from trading_intents.loops import start_loop
 from trading_intents.web.routing import App
 from trading_intents.web.server.connection import HttpConnection
-from trading_intents.web.server.table import ConnectionLimits, ConnectionTable
-from trading_intents.web.server.tls import CertificateFiles, accept
+from trading_intents.web.server.table import MAX_ACCEPTED, ConnectionLimits, ConnectionTable
+from trading_intents.web.server.tls import STRICT_TRANSPORT, Acceptor, CertificateFiles
 
 BACKLOG = 2048
-MAX_ACCEPTED = 16  # in each round of the loop
 
 
 def bind(host: str, port: int, setting: str = "HTTP", *, listens: bool = True) -> socket.socket:
@@ -48,12 +47,12 @@ async def serving(
 ) -> AsyncIterator[None]:
     """Serves `app` while the block runs, then closes every connection; by TLS, if there is a
     certificate."""
-    table = ConnectionTable(app, limits)
+    table = ConnectionTable(app, limits, STRICT_TRANSPORT if files else b"")
     loops = [start_loop(table.tick())]
     async with contextlib.AsyncExitStack() as stack:
         if files:
             stack.callback(listener.close)
-            loops.append(start_loop(accept(table, listener, files)))
+            loops.append(start_loop(Acceptor(table, files).run(listener)))
         else:
             # asyncio accepts as many at once as its backlog says; the kernel's is set again after
             # it.

@@ -5,7 +5,7 @@ import asyncio
 import contextlib
 import resource
 import sys
-from collections import Counter
+from collections.abc import Hashable
 from email.utils import formatdate
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from trading_intents.trading import FrozenStruct
 from trading_intents.web.limits import limited_address
 from trading_intents.web.routing import App
 from trading_intents.web.server.parse_budget import ParseBudget
+from trading_intents.web.server.room import Room
 
 MAX_CONNECTIONS = 10_000  # of HTTP, and of gRPC
 POOLS = 3
@@ -23,6 +24,9 @@ CLOSE_SECONDS = 1.0
 # Connections beyond the total, for these paths alone.
 PROBES = frozenset({b"/healthz", b"/readyz"})
 PROBE_RESERVE = 16
+MAX_LEAVING = 16  # more at once are closed without an answer
+MAX_ACCEPTED = 16  # in each round of the loop
+FULL = "this process has too many open connections; try again"
 MAX_REFUSED = 16  # connections answered 429 within a second, before any is held back
 
 
@@ -54,9 +58,12 @@ def _max_descriptors() -> int:
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
-class OpenConnection(Protocol):
+class OpenConnection(Hashable, Protocol):
     def check(self, now: float) -> None:
         """Ends the connection if it is past a deadline."""
+
+    def refuse(self, error: PlatformError) -> None:
+        """Takes no more requests, and says why if it can."""
 
     def abort(self) -> None:
         """Ends the connection at once."""
@@ -66,81 +73,104 @@ class OpenConnection(Protocol):
 
 
 class ConnectionTable:
-    def __init__(self, app: App, limits: ConnectionLimits) -> None:
+    def __init__(
+        self,
+        app: App,
+        limits: ConnectionLimits,
+        headers: bytes = b"",
+    ) -> None:
+        """`headers` are those of every answer, beside the date."""
         self.app = app
         self._limits = limits
-        # Each with the address that it counts for.
-        self.connections: dict[OpenConnection, str | None] = {}
-        self._by_address: Counter[str | None] = Counter()
+        self._room = Room[OpenConnection](limits.total)
+        self._reserve = Room[OpenConnection](PROBE_RESERVE)
+        self._leaving: set[OpenConnection] = set()  # refused, until they have their answers
         self.budget = ParseBudget()
-        # Without a whole request, for the longest time first.
-        self._quiet: dict[OpenConnection, None] = {}
-        self._probing: set[OpenConnection] = set()  # of the reserve
         self.buffer = bytearray(READ_BYTES)  # a read is parsed or copied before the next one
-        self.date = b""
+        self._fixed_headers = headers
+        self.headers = b""
         self._refused = 0
 
-    def add(self, connection: OpenConnection, peer: str) -> PlatformError | None:
-        """Counts a connection; gives the refusal if it is one too many of its address. When the
-        table is full, the oldest connection without a request is closed for it; if all have one, it
-        is one of the reserve."""
-        metrics = self.app.metrics
-        address = None if self.app.client_address.trusts(peer) else limited_address(peer)
-        self.connections[connection] = address
-        self._by_address[address] += 1
-        metrics.http_connections.inc()
-        if address is not None and self._by_address[address] > self._limits.per_address:
-            metrics.http_connections_refused.labels("address").inc()
-            return Unavailable("this address has too many open connections; close some")
-        if len(self.connections) > self._limits.total:
-            metrics.http_connections_refused.labels("total").inc()
-            self._close_oldest()
-            if len(self.connections) > self._limits.total + PROBE_RESERVE:
-                return self._full()
-            if len(self.connections) - len(self._probing) > self._limits.total:
-                self._probing.add(connection)
-        self._quiet[connection] = None
-        return None
+    def address_of(self, peer: str) -> str | None:
+        """Gives the address that limits count; None for a trusted proxy."""
+        return None if self.app.client_address.trusts(peer) else limited_address(peer)
 
-    def _close_oldest(self) -> None:
-        """Closes the connection that has been without a request for longest. Those of the reserve
-        stay while it has room."""
-        has_reserve = len(self.connections) <= self._limits.total + PROBE_RESERVE
-        for connection in self._quiet:
-            if not has_reserve or connection not in self._probing:
+    def holder_of(self, connection: OpenConnection) -> Hashable:
+        """Gives the address that it counts for; itself if it is of a trusted proxy, whose
+        connections are of many clients."""
+        reserve = self._reserve.holders
+        return self._room.holders.get(connection, reserve.get(connection, connection))
+
+    def add(self, connection: OpenConnection, peer: str) -> None:
+        """Counts a connection, perhaps in the reserve, or refuses it."""
+        address = self.address_of(peer)
+        held = self._room.counts[address] + self._reserve.counts[address]
+        if address is not None and held >= self._limits.per_address:
+            self.count_excess("address")
+            self._refuse(connection, "this address has too many open connections; close some")
+            return
+        holder = address or connection
+        if self._room.is_full:
+            self.count_excess("total")
+        if self._has_room(self._room, holder):
+            self._room.add(connection, holder)
+        elif self._has_room(self._reserve, holder):
+            self._reserve.add(connection, holder)
+        else:
+            self._refuse(connection, FULL)
+            return
+        self.app.metrics.http_connections.inc()
+
+    def count_excess(self, limit: str) -> None:
+        self.app.metrics.http_connections_refused.labels(limit).inc()
+
+    def _has_room(
+        self,
+        room: Room[OpenConnection],
+        holder: Hashable,
+    ) -> bool:
+        """If need be, by the end of a quiet connection."""
+        if room.is_full:
+            self._end(room.choose_quiet(holder))
+        return not room.is_full
+
+    def _end(self, connection: OpenConnection | None) -> None:
+        if connection is not None:
+            self.remove(connection)
+            connection.abort()
+
+    def _refuse(self, connection: OpenConnection, detail: str) -> None:
+        if len(self._leaving) < MAX_LEAVING:
+            self._leaving.add(connection)
+            connection.refuse(Unavailable(detail))
+        else:
+            connection.abort()
+
+    def begin_request(self, connection: OpenConnection, path: bytes) -> bool:
+        """Notes that a connection has a whole request. One of the reserve that asks for more than
+        the reserve is for needs room beside the others now, or is refused."""
+        holder = self._reserve.holders.get(connection)
+        if holder is not None and path not in PROBES:
+            if not self._has_room(self._room, holder):
+                self._end(self._room.choose_busy(holder))
+            if self._room.is_full:
                 self.remove(connection)
-                connection.abort()
-                return
+                self._refuse(connection, FULL)
+                return False
+            self._reserve.remove(connection)
+            self._room.add(connection, holder)
+        self.set_quiet(connection, False)
+        return True
 
-    def set_busy(self, connection: OpenConnection, path: bytes) -> PlatformError | None:
-        """Notes that a connection has a whole request. Gives the refusal of one of the reserve that
-        asks for more than the reserve is for, while the table is still full."""
-        self._quiet.pop(connection, None)
-        if (
-            connection in self._probing
-            and path not in PROBES
-            and len(self.connections) > self._limits.total
-        ):
-            return self._full()
-        return None
-
-    def _full(self) -> PlatformError:
-        return Unavailable("this process has too many open connections; try again")
-
-    def set_quiet(self, connection: OpenConnection) -> None:
-        if connection in self.connections:
-            self._quiet[connection] = None
+    def set_quiet(self, connection: OpenConnection, is_quiet: bool) -> None:
+        """A quiet one waits for its client: for a whole request, or to read its answers."""
+        self._room.set_quiet(connection, is_quiet)
+        self._reserve.set_quiet(connection, is_quiet)
 
     def remove(self, connection: OpenConnection) -> None:
-        if connection not in self.connections:
-            return  # it was closed for another
-        address = self.connections.pop(connection)
-        self._quiet.pop(connection, None)
-        self._probing.discard(connection)
-        self._by_address[address] -= 1
-        if not self._by_address[address]:
-            del self._by_address[address]
-        self.app.metrics.http_connections.dec()
+        self._leaving.discard(connection)
+        if self._room.remove(connection) or self._reserve.remove(connection):
+            self.app.metrics.http_connections.dec()
 
     def count_refused(self, seconds: float) -> None:
         """Counts a connection that was answered 429, for so long."""
@@ -151,26 +181,30 @@ class ConnectionTable:
         self._refused -= 1
 
     def may_hold_back(self, connection: OpenConnection) -> bool:
-        is_proxy = self.connections.get(connection) is None
+        is_proxy = self.holder_of(connection) is connection
         return self._refused > MAX_REFUSED and not is_proxy
 
     async def tick(self) -> None:
-        """Runs once a second: renews the date header, and ends connections that are past a
+        """Runs once a second: renews the headers' date, and ends connections that are past a
         deadline."""
         while True:
-            self.date = b"date: " + formatdate(usegmt=True).encode() + b"\r\n"
+            date = formatdate(usegmt=True).encode()
+            self.headers = b"date: %s\r\n%s" % (date, self._fixed_headers)
             self._check_deadlines()
             await asyncio.sleep(1)
 
     # Apart, so that the last connection is not kept while the loop sleeps.
     def _check_deadlines(self) -> None:
         now = asyncio.get_running_loop().time()
-        for connection in list(self.connections):
+        for connection in self._all():
             connection.check(now)
+
+    def _all(self) -> list[OpenConnection]:
+        return [*self._room.holders, *self._reserve.holders, *self._leaving]
 
     async def close(self) -> None:
         answering = []
-        for connection in list(self.connections):
+        for connection in self._all():
             if task := connection.finish():
                 answering.append(task)
         if answering:

@@ -3,18 +3,23 @@ connections, which count as connections from their first byte on."""
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from socket import socket
 
 from cryptography import x509
 
 from trading_intents.config import Settings
-from trading_intents.errors import StartupRefused
+from trading_intents.errors import PlatformError, StartupRefused
+from trading_intents.loops import LoopSlots
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.web.server.connection import FIRST_BYTE_SECONDS, HttpConnection
-from trading_intents.web.server.table import ConnectionTable
+from trading_intents.web.server.table import MAX_ACCEPTED, ConnectionTable
 
+MAX_HANDSHAKES = 16  # of an address at once; trusted proxies are exempt
+# Browsers do not come without TLS again, for a year.
+STRICT_TRANSPORT = b"strict-transport-security: max-age=31536000\r\n"
 SHUTDOWN_SECONDS = 2.0  # for a client to confirm that the connection ends
 WRITE_BUFFER_BYTES = 64 * 1024  # as without TLS; asyncio would take 512 KiB
 ACCEPT_AGAIN_SECONDS = 1.0  # after an error such as no free descriptor
@@ -100,49 +105,99 @@ class TlsConnection(HttpConnection):
 
 
 class Handshake:
-    """A connection that cannot have a request yet. asyncio ends it at its limit."""
+    """A connection that cannot have a request yet."""
 
-    def __init__(self, table: ConnectionTable, client: socket, context: ssl.SSLContext) -> None:
-        self._table = table
-        self._task = asyncio.get_running_loop().create_task(self._run(client, context))
+    def __init__(
+        self,
+        acceptor: "Acceptor",
+        client: socket,
+        address: str | None,
+    ) -> None:
+        self._acceptor = acceptor
+        self._client = client
+        self._address = address
+        acceptor.handshakes[address] += 1
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(self._end)
 
-    async def _run(self, client: socket, context: ssl.SSLContext) -> None:
+    async def _run(self) -> None:
+        table = self._acceptor.table
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: TlsConnection(self._table, self),
-                client,
-                ssl=context,
-                ssl_handshake_timeout=FIRST_BYTE_SECONDS,
-                ssl_shutdown_timeout=SHUTDOWN_SECONDS,
-            )
+            async with asyncio.timeout(FIRST_BYTE_SECONDS):
+                await _wait_readable(self._client)
+                await self._acceptor.slots.take(table.holder_of(self))
+                loop = asyncio.get_running_loop()
+                await loop.connect_accepted_socket(
+                    lambda: TlsConnection(table, self),
+                    self._client,
+                    ssl=self._acceptor.files.context,
+                    ssl_shutdown_timeout=SHUTDOWN_SECONDS,
+                )
         except OSError:  # of TLS too, and of the limit
-            client.close()
-        finally:
-            self._table.remove(self)
+            self._client.close()
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            self._client.close()
+        self._acceptor.table.remove(self)
+        handshakes = self._acceptor.handshakes
+        handshakes[self._address] -= 1
+        if not handshakes[self._address]:
+            del handshakes[self._address]
 
     def check(self, now: float) -> None:
         pass
 
+    def refuse(self, error: PlatformError) -> None:
+        self.abort()
+
     def abort(self) -> None:
         self._task.cancel()
 
-    def finish(self) -> None:
-        self.abort()
+    finish = abort
 
 
-async def accept(table: ConnectionTable, listener: socket, files: CertificateFiles) -> None:
-    """Accepts one connection in each round of the loop, as each costs a signature."""
-    loop = asyncio.get_running_loop()
-    while True:
-        try:
-            client, address = await loop.sock_accept(listener)
-        except OSError:
-            await asyncio.sleep(ACCEPT_AGAIN_SECONDS)
-            continue
-        files.renew()
-        handshake = Handshake(table, client, files.context)
-        if table.add(handshake, address[0]):
-            table.remove(handshake)
-            handshake.abort()
+class Acceptor:
+    """Lets few connections of an address be in their handshakes at once, and one address begin one
+    in each round of the loop, as each costs a signature."""
+
+    def __init__(
+        self,
+        table: ConnectionTable,
+        files: CertificateFiles,
+    ) -> None:
+        self.table = table
+        self.files = files
+        self.slots = LoopSlots[Hashable]()
+        self.handshakes = Counter[str | None]()
+
+    async def run(self, listener: socket) -> None:
+        while True:
+            await _wait_readable(listener)
+            self.files.renew()
+            try:
+                for _ in range(MAX_ACCEPTED):
+                    self._take(*listener.accept())
+            except (BlockingIOError, ConnectionAbortedError):
+                continue
+            except OSError:
+                await asyncio.sleep(ACCEPT_AGAIN_SECONDS)
+
+    def _take(self, client: socket, peer: tuple[str, int]) -> None:
+        client.setblocking(False)
+        address = self.table.address_of(peer[0])
+        if address and self.handshakes[address] >= MAX_HANDSHAKES:
+            self.table.count_excess("address")
             client.close()
-        await asyncio.sleep(0)
+        else:
+            self.table.add(Handshake(self, client, address), peer[0])
+
+
+async def _wait_readable(waiting: socket) -> None:
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(waiting, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(waiting)
