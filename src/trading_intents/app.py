@@ -35,7 +35,7 @@ from trading_intents.console.http import console_routes
 from trading_intents.controls.halts.service import Halts
 from trading_intents.controls.limits.upkeep import LossJudge
 from trading_intents.controls.routes import control_routes
-from trading_intents.errors import InternalError, PlatformError
+from trading_intents.errors import InternalError, PlatformError, Unavailable
 from trading_intents.execution.restored.restoring import keep_restoring
 from trading_intents.execution.service import Execution
 from trading_intents.execution.upkeep import keep_execution
@@ -83,7 +83,13 @@ from trading_intents.prices.model import PriceRules
 from trading_intents.prices.service import ReferencePrices
 from trading_intents.secret import Secret
 from trading_intents.storage.connections import DatabaseUrls, WalHistory
-from trading_intents.storage.database import SERVICE_ROLE, WORKER_ROLE, Database, open_database
+from trading_intents.storage.database import (
+    HEALTH_LIMIT_SECONDS,
+    SERVICE_ROLE,
+    WORKER_ROLE,
+    Database,
+    open_database,
+)
 from trading_intents.storage.embedded.server import running
 from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.storage.migrate import migrate
@@ -132,6 +138,7 @@ class Infrastructure:
     make_id: IdMaker
     pipeline: Pipeline
     worker_pipeline: Pipeline
+    owner_url: Secret
     # Of the worker's role, each on a connection of its own.
     open_transactions: Callable[[], GroupTransactions]
 
@@ -222,6 +229,7 @@ async def open_infrastructure(
             make_id=id_maker(clock),
             pipeline=pipeline(urls.url, SERVICE_ROLE),
             worker_pipeline=pipeline(urls.worker_url, WORKER_ROLE),
+            owner_url=urls.owner_url,
             open_transactions=transactions,
         )
 
@@ -503,6 +511,7 @@ async def serve(
             if is_public:
                 files = certificate_files(settings, "HTTP_TLS", infra.metrics, log)
             async with (
+                infra.database.kept_warm(),
                 serving(app, listener, connections, files),
                 working(infra, features, vault) as workers,
             ):
@@ -527,6 +536,14 @@ def build_app(
     settings = infra.settings
     public = features.services.gates["public"]
 
+    async def can_write() -> bool:
+        if "api" not in settings.roles:
+            return True
+        with contextlib.suppress(Unavailable, TimeoutError):
+            async with asyncio.timeout(HEALTH_LIMIT_SECONDS):
+                await infra.pipeline.connect()
+        return infra.pipeline.open_connection is not None
+
     async def not_ready_reason() -> str:
         if app.draining:
             return "this process is shutting down; try another, or again"
@@ -536,6 +553,8 @@ def build_app(
             return "the database's disk is full or fails"
         if not await infra.database.service.healthy():
             return "the database cannot be reached, or its disk is full"
+        if not infra.database.is_warm or not await can_write():
+            return "the connections to the database are still being opened"
         return ""
 
     routes = operations_routes(

@@ -37,7 +37,7 @@ from trading_intents.identity.model import Entitlement
 from trading_intents.secret import Secret
 from trading_intents.storage import administration
 from trading_intents.storage.administration import read_login
-from trading_intents.storage.connections import DatabaseUrls
+from trading_intents.storage.connections import DatabaseUrls, refuse_transaction_pooler
 from trading_intents.storage.database import DURABLE_SETTINGS, WORKER_ROLE, Pool, open_pool
 from trading_intents.storage.embedded.cluster import has_cluster
 from trading_intents.storage.embedded.server import lock_holder
@@ -401,8 +401,9 @@ async def _database(settings: Settings, log: Log) -> list[CheckResult]:
             text = f"none in {settings.data_dir.absolute()}: {made}"
             return [CheckResult("ok", "database", text)]
         async with database_urls(settings, log, Metrics()) as urls:
-            missing = await pending(urls.url)
-            async with connected(urls.url) as connection:
+            async with connected(urls.url) as connection, connected(urls.url) as second:
+                await refuse_transaction_pooler(connection, second)
+                missing = await pending(urls.url)
                 findings = await _server(connection)
                 if settings.database_url:
                     findings += await _logins(connection, settings.database_worker_url)
@@ -435,7 +436,8 @@ async def _logins(connection: Any, worker_url: Secret) -> list[CheckResult]:
     try:
         login = await read_login(connection, "DATABASE_URL")
         if worker_url:
-            async with connected(worker_url) as worker:
+            async with connected(worker_url) as worker, connected(worker_url) as second:
+                await refuse_transaction_pooler(worker, second)
                 await read_login(worker, "DATABASE_WORKER_URL")
     except PlatformError as error:
         return [CheckResult("wrong", "logins", error.detail)]

@@ -44,7 +44,8 @@ def without_collections(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 async def open_pipeline(url: Secret) -> None:
-    await Pipeline(url, SERVICE_ROLE, history=WalHistory()).connect()
+    with contextlib.closing(Pipeline(url, SERVICE_ROLE, history=WalHistory())) as pipeline:
+        await pipeline.connect()
 
 
 async def open_one_pool(url: Secret) -> None:

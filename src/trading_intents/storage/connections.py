@@ -3,14 +3,15 @@ a fair queue. It is our own, so that an idle one is taken without an await (deci
 
 import asyncio
 import contextlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
 import asyncpg
 
-from trading_intents.loops import FairQueue, LoopSlots
+from trading_intents.errors import StartupRefused
+from trading_intents.loops import FairQueue, LoopSlots, stop_tasks, wait_at_most
 from trading_intents.secret import Secret
 from trading_intents.trading import FrozenStruct
 
@@ -25,7 +26,10 @@ CONNECTION_ERRORS = (
 CLOSE_LIMIT_SECONDS = 5.0
 # How many may be opened at once. When many callers start together, connections that are given back
 # serve most of them.
-MAKING_LIMIT = 2
+MAX_OPENING = 2
+# Open before they are needed, in a process that serves.
+KEPT_CONNECTIONS = 4
+KEEP_PAUSE_SECONDS = 1.0
 # A firewall or proxy may have dropped connections that were idle for longer.
 IDLE_LIMIT_SECONDS = 300.0
 
@@ -61,6 +65,14 @@ READ_POSITION = """
 REPORT_LOST_TAIL = (
     "UPDATE stream_epoch SET lost_tail = $1 WHERE epoch::text = $2 AND lost_tail IS NULL"
 )
+POOLER_CHECKS = 3  # others' transactions may get in between
+READ_BACKEND = "SELECT pg_backend_pid()"
+POOLED_BY_TRANSACTION = (
+    "a pooler before the database gives each transaction another session: "
+    "have it pool by session (PgBouncer: pool_mode = session)"
+)
+# It gave the next message of a statement to another session.
+UNPREPARED = (asyncpg.DuplicatePreparedStatementError, asyncpg.InvalidSQLStatementNameError)
 
 
 class DatabaseUrls(FrozenStruct):
@@ -147,8 +159,13 @@ class ConnectionPool:
         self._slots = LoopSlots[Hashable]() if is_fair else None
         self._held: Counter[Hashable] = Counter()
         self._waiting = FairQueue[Hashable, _Waiter]()
-        self._making = asyncio.Semaphore(MAKING_LIMIT)
+        # Of callers that count as having a connection, and wait for it.
+        self._unserved: deque[asyncio.Future[Any]] = deque()
+        self._opening: set[asyncio.Future[Any]] = set()
         self._idle: list[tuple[Any, float]] = []
+        self._kept = min(size, KEPT_CONNECTIONS)
+        self.warm = asyncio.Event()  # those that it keeps were all open, and half of them still are
+        self._opened = asyncio.Event()
         self._closing = False
         self._all_free = asyncio.Event()
 
@@ -157,13 +174,13 @@ class ConnectionPool:
         could be opened, in time."""
         if self._free and self._may_take(organization):  # those who wait then may not
             self._count_taken(organization)
-            return self._most_recent() or await self._made(limit_seconds, organization)
+            return self._most_recent() or await self._next(limit_seconds, organization)
         is_served = False
         try:
             async with asyncio.timeout(limit_seconds):
                 await self._wait(organization)
                 is_served = True
-                return self._most_recent() or await self._made(limit_seconds, organization)
+                return self._most_recent() or await self._next(limit_seconds, organization)
         except TimeoutError:
             if is_served:
                 raise
@@ -176,7 +193,7 @@ class ConnectionPool:
         if self._closing or connection.is_closed():
             connection.terminate()
         else:
-            self._idle.append((connection, asyncio.get_running_loop().time()))
+            self._put(connection)
         self._release(organization)
 
     async def take_slot(self, organization: Hashable) -> None:
@@ -194,6 +211,7 @@ class ConnectionPool:
                 while self._free < self.size:
                     self._all_free.clear()
                     await self._all_free.wait()
+        await stop_tasks(*self._opening)
         # Closed together: a server that does not answer keeps each for the limit.
         idle = self._idle
         self._idle = []
@@ -241,13 +259,76 @@ class ConnectionPool:
             connection.terminate()
         return None
 
-    async def _made(self, limit_seconds: float, organization: Hashable) -> Any:
+    async def _next(self, limit_seconds: float, organization: Hashable) -> Any:
+        """Waits for the next connection that is given back or opened."""
+        served: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._unserved.append(served)
+        self._open_missing()
         try:
-            async with asyncio.timeout(limit_seconds), self._making:
-                return self._most_recent() or await self._connect()
+            async with asyncio.timeout(limit_seconds):
+                return await served
         except BaseException:
+            with contextlib.suppress(ValueError):
+                self._unserved.remove(served)
+            if served.done() and not served.cancelled() and not served.exception():
+                self._put(served.result())
             self._release(organization)
             raise
+
+    def _put(self, connection: Any) -> None:
+        if waiter := self._pop_unserved():
+            waiter.set_result(connection)
+        else:
+            self._idle.append((connection, asyncio.get_running_loop().time()))
+
+    def _pop_unserved(self) -> "asyncio.Future[Any] | None":
+        while self._unserved:
+            waiter = self._unserved.popleft()
+            if not waiter.done():  # it was cancelled and has not run yet
+                return waiter
+        return None
+
+    def _open_missing(self, kept: int = 0) -> None:
+        """Each attempt is the pool's own: it goes on when those who wait for it give up."""
+        used = self.size - self._free - len(self._unserved)
+        known = len(self._idle) + len(self._opening)
+        missing = max(len(self._unserved), kept - used) - known
+        for _ in range(min(missing, MAX_OPENING - len(self._opening))):
+            attempt = asyncio.ensure_future(self._connect())
+            self._opening.add(attempt)
+            attempt.add_done_callback(self._on_attempt)
+
+    def _on_attempt(self, attempt: "asyncio.Future[Any]") -> None:
+        self._opening.remove(attempt)
+        if attempt.cancelled():
+            return
+        error = attempt.exception()
+        if error is None:
+            self._put(attempt.result())
+            self._opened.set()
+        elif waiter := self._pop_unserved():
+            waiter.set_exception(error)
+        self._open_missing()
+
+    async def keep(self) -> None:
+        """Opens connections before they are needed, and others for those that were lost or are old,
+        until cancelled."""
+        while True:
+            self._opened.clear()
+            self._drop_unusable()
+            count = self.size - self._free - len(self._unserved) + len(self._idle)
+            if count >= self._kept:
+                self.warm.set()
+            elif 2 * count < self._kept:
+                self.warm.clear()
+            self._open_missing(self._kept)
+            await wait_at_most(self._opened, KEEP_PAUSE_SECONDS)
+
+    def _drop_unusable(self) -> None:
+        """Drops one old connection at most, so that most stay while it is replaced."""
+        if self._idle and self._idle[0][1] < asyncio.get_running_loop().time() - IDLE_LIMIT_SECONDS:
+            self._idle.pop(0)[0].terminate()
+        self._idle = [each for each in self._idle if not each[0].is_closed()]
 
 
 class PoolQuota:
@@ -273,3 +354,17 @@ class PoolQuota:
 
     async def take_slot(self, organization: Hashable) -> None:
         await self._connections.take_slot(organization)
+
+
+async def refuse_transaction_pooler(first: Any, second: Any) -> None:
+    """Refuses two connections that share a backend, and one that has two: settings are lost."""
+    try:
+        for _ in range(POOLER_CHECKS):
+            own = await first.fetchval(READ_BACKEND)
+            # Holds the session that a pooler gave back last.
+            async with second.transaction():
+                others = [await each.fetchval(READ_BACKEND) for each in (second, first)]
+            if others[0] == own or others[1] != own:
+                raise StartupRefused(POOLED_BY_TRANSACTION)
+    except UNPREPARED as error:
+        raise StartupRefused(POOLED_BY_TRANSACTION) from error

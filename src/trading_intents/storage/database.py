@@ -16,14 +16,18 @@ from trading_intents.errors import (
     StartupRefused,
     Unavailable,
 )
+from trading_intents.loops import start_loop, stop_tasks
 from trading_intents.secret import Secret
 from trading_intents.storage.connections import (
     CONNECTION_ERRORS,
+    POOLED_BY_TRANSACTION,
     READ_POSITION,
+    UNPREPARED,
     ConnectionPool,
     PoolBusy,
     PoolQuota,
     WalHistory,
+    refuse_transaction_pooler,
     register_array_types,
 )
 from trading_intents.telemetry import Log, Metrics
@@ -32,10 +36,11 @@ from trading_intents.trading import FrozenStruct
 OWNER_ROLE = "ti_owner"
 SERVICE_ROLE = "ti_service"
 WORKER_ROLE = "ti_worker"
+ADMIN_ROLE = "ti_admin"  # provisions: a member of the service's role
 OLDEST_SERVER_VERSION = 150_000
 # Callers learn within 3 s that the database is unavailable: acquire and BEGIN together take less.
 ACQUIRE_LIMIT_SECONDS = 2.0
-START_LIMIT_SECONDS = 10.0  # for the first connection: nobody waits for an answer yet
+CONNECT_LIMIT_SECONDS = 10.0  # of an attempt, which no caller waits for so long but a start
 BEGIN_LIMIT_SECONDS = 0.9
 COMMAND_LIMIT_SECONDS = 2.5
 ROLLBACK_LIMIT_SECONDS = 1.0
@@ -134,6 +139,11 @@ def pack_array(values: Sequence[str | None]) -> str:
     return joined
 
 
+def state_role(role: str) -> str:
+    """Begins every transaction: behind a pooler its session may have another role."""
+    return f'SET LOCAL ROLE "{role}"'
+
+
 def session_setup(role: str, lock_limit_seconds: float, **more_seconds: float) -> list[str]:
     """The first statements on each connection. The limits are the server's: they hold for a client
     that is stopped, cut off or gone, and keep its locks and statements from outliving it.
@@ -205,7 +215,14 @@ class Pool:
             slot = organizations[0]
         connection = await self._take(slot)
         try:
-            await _begin(connection, organizations, read_only, isolation, plans)
+            await _begin(
+                connection,
+                self._role,
+                organizations,
+                read_only=read_only,
+                isolation=isolation,
+                plans=plans,
+            )
             try:
                 yield connection
                 position = (
@@ -223,21 +240,31 @@ class Pool:
             self._give_back(connection, slot)
         await self._connections.take_slot(slot)
 
+    @property
+    def connections(self) -> ConnectionPool:
+        assert isinstance(self._connections, ConnectionPool), "a quota has none of its own"
+        return self._connections
+
     async def healthy(self) -> bool:
         """Whether the database answers and its disk has room, within HEALTH_LIMIT_SECONDS."""
         try:
-            async with asyncio.timeout(HEALTH_LIMIT_SECONDS):
-                connection = await self._take()
-                try:
-                    await connection.execute(WRITE_PROBE)
-                    return True
-                except BaseException:
-                    connection.terminate()
-                    raise
-                finally:
-                    self._give_back(connection)
+            async with asyncio.timeout(HEALTH_LIMIT_SECONDS), self.session() as connection:
+                await connection.execute(WRITE_PROBE)
+                return True
         except (PlatformError, *CONNECTION_ERRORS):
             return False
+
+    @contextlib.asynccontextmanager
+    async def session(self) -> AsyncIterator[Any]:
+        """Gives a connection outside a transaction, which sees no tenant's rows."""
+        connection = await self._take()
+        try:
+            yield connection
+        except BaseException:
+            connection.terminate()
+            raise
+        finally:
+            self._give_back(connection)
 
     async def _take(self, slot: Hashable = None) -> Any:
         now = asyncio.get_running_loop().time
@@ -275,6 +302,26 @@ class Database:
         assert self._worker is not None, "opened without the worker's login"
         return self._worker
 
+    def _kept(self) -> list[ConnectionPool]:
+        return [pool.connections for pool in (self.service, self.stream, self._worker) if pool]
+
+    @property
+    def is_warm(self) -> bool:
+        return all(pool.warm.is_set() for pool in self._kept())
+
+    @contextlib.asynccontextmanager
+    async def kept_warm(self) -> AsyncIterator[None]:
+        """Keeps connections open. The block begins when all are, or later than a start can wait."""
+        loops = [start_loop(pool.keep()) for pool in self._kept()]
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CONNECT_LIMIT_SECONDS):
+                    for pool in self._kept():
+                        await pool.warm.wait()
+            yield
+        finally:
+            await stop_tasks(*loops)
+
 
 @contextlib.asynccontextmanager
 async def open_database(
@@ -305,6 +352,7 @@ async def open_database(
         stream = await stack.enter_async_context(
             open_pool(url, SERVICE_ROLE, pool_size, metrics, history)
         )
+        await _refuse_transaction_pooler(service, stream)
         worker = restoring = None
         if needs_worker:
             login = worker_url or url
@@ -312,8 +360,14 @@ async def open_database(
                 open_pool(login, WORKER_ROLE, pool_size, metrics, history)
             )
             restoring = await stack.enter_async_context(open_pool(login, WORKER_ROLE, 1, metrics))
+            await _refuse_transaction_pooler(worker, restoring)
         log.debug("database opened", pool_size=pool_size)
         yield Database(service, stream, worker, restoring)
+
+
+async def _refuse_transaction_pooler(first: Pool, second: Pool) -> None:
+    async with first.session() as one, second.session() as two:
+        await refuse_transaction_pooler(one, two)
 
 
 @contextlib.contextmanager
@@ -325,6 +379,8 @@ def explain_refusals(settings: str) -> Iterator[None]:
         raise StartupRefused(UNREADABLE_URL) from None
     except REFUSED as error:
         raise StartupRefused(f"the database refuses us ({error}): check {settings}") from error
+    except UNPREPARED as error:
+        raise StartupRefused(POOLED_BY_TRANSACTION) from error
     except CANNOT_CONNECT as error:
         raise Unavailable("the database cannot be reached") from error
 
@@ -340,7 +396,7 @@ async def open_pool(
 ) -> AsyncIterator[Pool]:
     async def connect() -> Any:
         connection = await asyncpg.connect(
-            url.reveal(), timeout=START_LIMIT_SECONDS, command_timeout=COMMAND_LIMIT_SECONDS
+            url.reveal(), timeout=CONNECT_LIMIT_SECONDS, command_timeout=COMMAND_LIMIT_SECONDS
         )
         register_array_types(connection)
         try:
@@ -353,9 +409,9 @@ async def open_pool(
         return connection
 
     connections = ConnectionPool(connect, size, is_fair)
-    with explain_refusals("TRADING_INTENTS_DATABASE_URL and _WORKER_URL, migrate"):
-        connections.give_back(await connections.take(START_LIMIT_SECONDS))
     try:
+        with explain_refusals("TRADING_INTENTS_DATABASE_URL, _WORKER_URL and _OWNER_URL, migrate"):
+            connections.give_back(await connections.take(CONNECT_LIMIT_SECONDS))
         yield Pool(connections, role, metrics, history)
     finally:
         await connections.close()
@@ -406,6 +462,7 @@ def _array_of(organizations: Sequence[UUID]) -> str:
 
 async def _begin(
     connection: Any,
+    role: str,
     organizations: Sequence[UUID],
     read_only: bool,
     isolation: Isolation,
@@ -414,6 +471,7 @@ async def _begin(
     # One round trip.
     begin = (
         f"BEGIN ISOLATION LEVEL {isolation} {'READ ONLY' if read_only else 'READ WRITE'};"
+        f"{state_role(role)};"
         f"SELECT set_config('trading_intents.organizations', '{_array_of(organizations)}', true)"
     )
     if plans == "fresh":

@@ -19,9 +19,15 @@ from trading_intents.errors import DiskFailed, PlatformError, Unavailable
 from trading_intents.ids import IdText
 from trading_intents.secret import Secret
 from trading_intents.storage.connections import READ_POSITION, READ_SERVER, WalHistory
-from trading_intents.storage.database import LOCK_LIMIT_SECONDS, pack_array, session_setup
+from trading_intents.storage.database import (
+    ACQUIRE_LIMIT_SECONDS,
+    CONNECT_LIMIT_SECONDS,
+    LOCK_LIMIT_SECONDS,
+    pack_array,
+    session_setup,
+    state_role,
+)
 
-CONNECT_LIMIT_SECONDS = 2.0
 RUN_LIMIT_SECONDS = TRANSACTION_LIMIT_SECONDS = 2.5
 TRANSACTION_TIMEOUT_VERSION = 170_000  # the first server version that has it
 RECONNECT_PAUSE_SECONDS = 0.1
@@ -183,6 +189,7 @@ class PipelineRequest:
         self.known = known
         self.open_syncs = 0
         self.is_whole = False
+        self.has_begun = False  # the next reply is that of the role
         self.timer: asyncio.TimerHandle | None = None
         self._connection = connection
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -229,18 +236,16 @@ class Pipeline:
         self._lock_limit_seconds = lock_limit_seconds
         self._history = history
         self._connection: PipelineConnection | None = None
+        self._opening: asyncio.Task[PipelineConnection] | None = None
         self._away_until_seconds = 0.0
 
     def another(self) -> "Pipeline":
         return Pipeline(self._url, self._role, self._lock_limit_seconds, self._history)
 
     async def connect(self) -> "PipelineConnection":
-        """Gives the open connection, for a transaction to stay on, or opens one. Unavailable: the
-        server cannot be reached."""
-        connection = self.open_connection
-        if connection is None:
-            connection = self._connection = await self._open()
-        return connection
+        """Gives the open connection, for a transaction to stay on, or opens one, which goes on when
+        the caller gives up. Unavailable: the server cannot be reached."""
+        return self.open_connection or await self._open()
 
     @property
     def open_connection(self) -> "PipelineConnection | None":
@@ -248,26 +253,50 @@ class Pipeline:
         return self._connection if self._connection and not self._connection.lost else None
 
     def close(self) -> None:
+        if self._opening:
+            self._opening.cancel()
+            self._opening = None
         if self._connection:
             self._connection.close(ConnectionDropped())
 
     async def _open(self) -> "PipelineConnection":
-        loop = asyncio.get_running_loop()
-        if loop.time() < self._away_until_seconds:
+        if asyncio.get_running_loop().time() < self._away_until_seconds:
             raise Unavailable("the database cannot be reached")
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._attempt())
+            self._opening.add_done_callback(self._on_attempt)
+        attempt = self._opening
+        await asyncio.wait([attempt], timeout=ACQUIRE_LIMIT_SECONDS)
+        if attempt.done() and not attempt.cancelled():
+            return attempt.result()
+        raise Unavailable("the database cannot be reached")
+
+    async def _attempt(self) -> "PipelineConnection":
         try:
             async with asyncio.timeout(CONNECT_LIMIT_SECONDS):
                 return await self._connected()
         except (psycopg.Error, OSError, TimeoutError, StatementRefused, ConnectionLost) as error:
             # Pause between reconnects so that a recovering server is not flooded.
-            self._away_until_seconds = loop.time() + RECONNECT_PAUSE_SECONDS
+            away_until_seconds = asyncio.get_running_loop().time() + RECONNECT_PAUSE_SECONDS
+            self._away_until_seconds = away_until_seconds
             raise Unavailable("the database cannot be reached") from error
+
+    def _on_attempt(self, attempt: "asyncio.Task[PipelineConnection]") -> None:
+        is_wanted = attempt is self._opening
+        if is_wanted:
+            self._opening = None
+        if attempt.cancelled() or attempt.exception():
+            return
+        if is_wanted:
+            self._connection = attempt.result()
+        else:
+            attempt.result().close()
 
     async def _connected(self) -> "PipelineConnection":
         connection = None
         try:
             opened = await psycopg.AsyncConnection.connect(self._url.reveal(), autocommit=True)
-            connection = PipelineConnection(opened, self._history)
+            connection = PipelineConnection(opened, self._role, self._history)
             has_timeout = opened.pgconn.server_version >= TRANSACTION_TIMEOUT_VERSION
             more_seconds = {"transaction_timeout": TRANSACTION_LIMIT_SECONDS} if has_timeout else {}
             setup = session_setup(self._role, self._lock_limit_seconds, **more_seconds)
@@ -289,10 +318,14 @@ class Pipeline:
 
 class PipelineConnection:
     def __init__(
-        self, connection: "psycopg.AsyncConnection[tuple[object, ...]]", history: WalHistory | None
+        self,
+        connection: "psycopg.AsyncConnection[tuple[object, ...]]",
+        role: str,
+        history: WalHistory | None,
     ) -> None:
         # Kept because the connection closes when it is collected.
         self._owner = connection
+        self._state_role = Statement(state_role(role))
         self._history = history
         self._pgconn = connection.pgconn
         self._pgconn.nonblocking = 1
@@ -348,6 +381,8 @@ class PipelineConnection:
                     self._pgconn.pipeline_sync()
                     request.open_syncs += 1
                 self._send(statement)
+                if statement.sql.startswith("BEGIN"):
+                    self._send(self._state_role)  # whose reply is taken from the others
             self._pgconn.pipeline_sync()
             self._flush()
         except psycopg.Error:
@@ -438,6 +473,10 @@ class PipelineConnection:
             case pq.ExecStatus.COMMAND_OK:
                 # A prepared statement has a result without a tag.
                 if tag := result.command_status:
+                    is_role = request.has_begun
+                    request.has_begun = tag == b"BEGIN"
+                    if is_role:
+                        return
                     if self._history and tag == b"COMMIT":
                         for (position,) in request.replies.pop().rows:
                             self._history.note(position)

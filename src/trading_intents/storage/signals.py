@@ -13,7 +13,7 @@ from trading_intents.secret import Secret
 from trading_intents.storage.connections import CONNECTION_ERRORS
 from trading_intents.telemetry import Log
 
-CONNECT_LIMIT_SECONDS = 2.0
+CONNECT_LIMIT_SECONDS = 10.0  # nobody waits for it
 COMMAND_LIMIT_SECONDS = 2.0
 CLOSE_LIMIT_SECONDS = 1.0
 CHECK_SECONDS = 10.0  # a dead connection is noticed after this long
