@@ -35,7 +35,7 @@ from trading_intents.identity.service import TokenIssuer
 from trading_intents.outbox.model import Queue, channel
 from trading_intents.secret import Secret, make_file
 from trading_intents.storage.administration import lock_advisory
-from trading_intents.storage.database import Tx, show_organizations
+from trading_intents.storage.database import ADMIN_ROLE, Tx, open_pool, show_organizations
 from trading_intents.trading import Environment, FrozenStruct
 from trading_intents.web.body import Name, convert, read_json
 from trading_intents.web.paging import read_time
@@ -154,9 +154,10 @@ def read_document(data: bytes) -> Document:
 async def apply(
     parts: Infrastructure, wanted: Document, new_keys: dict[str, Secret] | None = None
 ) -> Provisioned:
-    """Applies the document in one transaction. `new_keys` are keys to use, by name, instead of new
-    ones."""
-    async with parts.database.service.transaction() as tx:
+    """Applies the document in one transaction, by the owner's login. `new_keys` are keys to use, by
+    name, instead of new ones."""
+    opening = open_pool(parts.owner_url, ADMIN_ROLE, 1, parts.metrics)
+    async with opening as pool, pool.transaction() as tx:
         await lock_advisory(tx, ADVISORY_LOCK)
         organizations = []
         for number, item in enumerate(wanted.organizations):
@@ -184,6 +185,7 @@ async def _organization(
         disabled=item.disabled,
         member_trading=item.member_trading,
     )
+    await show_organizations(tx, [made.id])
     users = [await _user(tx, parts, made, user) for user in item.users]
     await store.end_unheld_sessions(tx, made.id)
     accounts = []
@@ -226,7 +228,6 @@ def _pointing_into(pointer: str) -> Iterator[None]:
 async def _account(
     tx: Tx, parts: Infrastructure, organization: OrganizationRecord, item: WantedAccount, at: str
 ) -> ProvisionedAccount:
-    await show_organizations(tx, [organization.id])
     account = await find_account_by_name(
         tx, organization.id, item.name, item.broker, item.environment
     )
@@ -280,7 +281,6 @@ async def _key(
             expires_at=ends,
         )
     if item.limits is not None:
-        await show_organizations(tx, [organization.id])
         with _pointing_into(f"{at}/limits"):
             await put_key_limits(tx, organization.id, key.id, read_limits(item.limits))
     return show_as(ProvisionedKey, key, permissions=sorted(key.permissions), api_key=shown)

@@ -1,6 +1,7 @@
 """An external issuer by configuration, through the same verifier: a loopback one with its own
 keys."""
 
+import base64
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from tests.waiting import eventually
 from trading_intents.clock import SystemClock
 
 URL = "/v1/organizations/by-provider/acme-id"
+P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +115,24 @@ def test_a_session_key_ends_with_its_token_and_live_takes_a_young_one(
     assert open_session("paper", acme={"role": "member"}).status_code == 403
     platform.provision({"organizations": [{"external_id": "o1", "member_trading": True}]})
     eventually(lambda: open_session("paper", acme={"role": "member"}).status_code == 201, 5)
+
+
+def test_sign_out_by_the_other_signature_of_a_token_ends_its_session_key(
+    platform: Platform, issuer: Issuer
+) -> None:
+    """A signature (r, s) of ES256 can be written as (r, n - s), which verifies too."""
+    first = user(issuer)
+    signed, _, signature = first["authorization"].rpartition(".")
+    decoded = base64.urlsafe_b64decode(signature + "==")
+    other = P256_ORDER - int.from_bytes(decoded[32:])
+    rewritten = base64.urlsafe_b64encode(decoded[:32] + other.to_bytes(32)).rstrip(b"=")
+    second = {"authorization": f"{signed}.{rewritten.decode()}"}
+    url = "/v1/api-keys/session"
+    made = platform.client.post(url, json={"environment": "paper"}, headers=second)
+    key = {"x-api-key": made.json()["api_key"]}
+    assert platform.client.get("/v1/caller", headers=key).status_code == 200
+    assert platform.client.delete(url, headers=first).status_code == 204
+    eventually(lambda: platform.client.get("/v1/caller", headers=key).status_code == 401, 5)
 
 
 def test_the_embedded_provider_is_not_there(platform: Platform) -> None:

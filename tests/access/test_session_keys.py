@@ -166,6 +166,15 @@ def test_sign_out_ends_the_keys_of_that_token_alone(office: Office) -> None:
     )
 
 
+@pytest.mark.parametrize("method", ["post", "delete", "get"])
+def test_another_spelling_of_a_token_is_refused(office: Office, method: str) -> None:
+    padded = {"authorization": office.sign_in(office.admin)["authorization"] + "=="}
+    ask = getattr(office.tenants.client, method)
+    given = {"json": {"environment": "paper"}} if method == "post" else {}
+    url = "/v1/caller" if method == "get" else URL
+    assert ask(url, headers=padded, **given).status_code == 401
+
+
 def test_a_sixth_session_ends_the_oldest_of_its_user_and_environment(office: Office) -> None:
     headers = office.sign_in(office.admin)
     live = office.open(headers, "live").json()

@@ -445,6 +445,18 @@ async def test_a_damaged_token_is_refused(
     await refused(change(issuer.token()))
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("added", ["=", "==", "====", "=A", "+", "/", "~", "\n", " "])
+async def test_a_token_has_no_other_spelling(
+    issuer: Issuer, refused: Refused, keys: dict[str, SigningKey], algorithm: str, added: str
+) -> None:
+    """Decoders of base64 skip what is no base64, so that each of these verified."""
+    head, payload, signature = issuer.token(key=keys[algorithm]).split(".")
+    for token in (f"{head}.{payload}.{signature}{added}", f"{head}.{payload}.{added}{signature}"):
+        assert await refused(token) == "too long, or not a token"
+    assert issuer.fetches == 0
+
+
 async def test_claims_changed_after_signing_are_refused(issuer: Issuer, refused: Refused) -> None:
     head, _, signature = issuer.token().split(".")
     for changed in (issuer.claims(role="member"), issuer.claims(sub="eve")):

@@ -82,9 +82,10 @@ def parted(urls: Urls) -> Iterator[dict[str, str]]:
 
 @pytest.mark.slow
 def test_an_api_and_stream_process_needs_no_worker_login_and_a_worker_beside_it_executes(
-    parted: dict[str, str], tmp_path: Path
+    parted: dict[str, str], urls: Urls, tmp_path: Path
 ) -> None:
     api = PLENTY | {"DATABASE_URL": parted["DATABASE_URL"], "ROLES": "api,stream"}
+    api["DATABASE_OWNER_URL"] = urls.owner.reveal()  # provisions
     with contextlib.ExitStack() as stack:
         platform = stack.enter_context(serving(tmp_path / "data", **api))
         headers, url = trader(platform)

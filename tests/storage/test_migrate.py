@@ -27,7 +27,7 @@ ANSWER_SECONDS = 10
 SCHEMA = FOLDER.with_name("schema.sql")
 BASELINE = FOLDER / "0001_baseline.sql"
 # A caller is looked up here before the organization is known.
-IDENTITY_TABLES = {"memberships", "api_keys"}
+IDENTITY_TABLES = {"memberships"}
 
 
 @pytest.fixture
@@ -279,17 +279,29 @@ async def test_a_login_without_rights_gets_the_sql_to_migrate(
 
 
 async def test_pending_files_need_an_owner(empty: Urls, files: Path) -> None:
-    with pytest.raises(
-        StartupRefused, match=r"OWNER_URL.*\nGRANT ti_owner TO external;\nGRANT CREATE ON SCHEMA"
-    ):
+    """The login of the request path gets no SQL by which it owns what it must not change."""
+    with pytest.raises(StartupRefused, match="OWNER_URL") as refused:
         await migrate(empty.login, empty.login, LOG, files)
+    assert "GRANT" not in str(refused.value)
+
+
+async def test_an_owner_without_rights_gets_the_sql_to_own(
+    empty: Urls, weak: str, files: Path
+) -> None:
+    with pytest.raises(
+        StartupRefused,
+        match=rf"OWNER_URL.*\nGRANT ti_admin TO {weak};\nGRANT ti_owner TO {weak};\n",
+    ):
+        await migrate(as_login(empty.login, weak), empty.login, LOG, files)
 
 
 async def test_a_login_that_may_make_roles_needs_no_superuser(empty: Urls, weak: str) -> None:
     name = empty.owner.reveal().split("@/")[1].split("?")[0]
     connection = await asyncpg.connect(empty.owner.reveal())
     await connection.execute(f"ALTER ROLE {weak} CREATEROLE; ALTER DATABASE {name} OWNER TO {weak}")
-    await connection.execute(f"GRANT ti_owner, ti_service, ti_worker TO {weak} WITH ADMIN OPTION")
+    await connection.execute(
+        f"GRANT ti_admin, ti_owner, ti_service, ti_worker TO {weak} WITH ADMIN OPTION"
+    )
     login = as_login(empty.login, weak)
     assert await migrate(login, login, LOG)
     await connection.execute(f"ALTER DATABASE {name} OWNER TO postgres; DROP OWNED BY {weak}")

@@ -145,7 +145,7 @@ class Caller(FrozenStruct):
     organization: OrganizationRecord | None
     expires_at: datetime | None = None  # the credential's end, for what outlasts a request
     issued_at: datetime | None = None  # a token's; 1970 when it does not say
-    token_digest: bytes | None = None
+    token_digest: bytes | None = None  # of what its issuer signed
 
     @property
     def limit_key(self) -> str:

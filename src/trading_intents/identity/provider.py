@@ -5,6 +5,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import stat
 from collections.abc import Iterable
 from pathlib import Path
@@ -142,7 +143,7 @@ def _new_key() -> bytes:
 
 def _read_name(path: Path) -> str:
     name = path.read_bytes().decode(errors="replace").strip()
-    if not (0 < len(name) <= tokens.MAX_TEXT_CHARACTERS and name.isascii() and name.isprintable()):
+    if not re.fullmatch(rf"[ -~]{{1,{tokens.MAX_TEXT_CHARACTERS}}}", name):
         raise StartupRefused(f"{path}: not an issuer's name; remove it to have a new one made")
     return name
 

@@ -88,8 +88,10 @@ class Callers:
         token_digest = digest(token)
         try:
             claims = await self._verifier.verify(token)
+            # Of what was signed: a signature of ES256 has a second value that verifies.
+            signed_digest = digest(token.rpartition(".")[0])
             caller = await (
-                self._service(claims) if claims.is_service else self._user(claims, token_digest)
+                self._service(claims) if claims.is_service else self._user(claims, signed_digest)
             )
         except errors.Unauthorized:
             self._note_verified(token_digest, False)
@@ -129,7 +131,7 @@ class Callers:
             self._used = used | self._used
             raise
 
-    async def _user(self, claims: model.Claims, token_digest: bytes) -> model.Caller:
+    async def _user(self, claims: model.Claims, signed_digest: bytes) -> model.Caller:
         subject = claims.subject
         named = claims.organization
         record = await self._users.get((subject, named), lambda: self._read_user(subject, named))
@@ -143,7 +145,7 @@ class Callers:
         role = record.role if self._local else claims.role
         principal = model.UserPrincipal(subject, named, role)
         return model.Caller(
-            principal, record.organization, claims.expires_at, claims.issued_at, token_digest
+            principal, record.organization, claims.expires_at, claims.issued_at, signed_digest
         )
 
     async def in_organization(self, service: model.Caller, named: str | None) -> model.Caller:
@@ -359,14 +361,16 @@ class Organizations:
     ) -> model.OrganizationRecord:
         """Service accounts may read any organization, users the ones that they belong to."""
         async with self._pool.transaction(read_only=True) as tx:
-            found = await store.find_organization_by_external_id(tx, provider, external_id)
-            if found is None or provider != self._provider:
-                raise errors.NotFound("no such organization")
             if isinstance(caller.principal, model.UserPrincipal):
-                active = caller.organization is not None and caller.organization.id == found.id
-                user = await store.find_user(tx, provider, caller.principal.subject, external_id)
-                if not active and (user.role is None or user.deleted):
-                    raise errors.NotFound("no such organization")
+                active = caller.organization.id if caller.organization else None
+                subject = caller.principal.subject
+                found = await store.find_own_organization(
+                    tx, provider, external_id, subject, active
+                )
+            else:
+                found = await store.find_organization_by_external_id(tx, provider, external_id)
+        if found is None or provider != self._provider:
+            raise errors.NotFound("no such organization")
         return found
 
 

@@ -46,8 +46,7 @@ async def find_key(tx: Tx, digest: bytes) -> model.KeyRecord | None:
         SELECT {_JOINED_KEY}, k.digest,
             coalesce(k.expires_at <= clock_timestamp(), false) AS has_expired,
             {_JOINED_ORGANIZATION}
-        FROM api_keys k JOIN organizations o ON o.id = k.organization_id
-        WHERE k.digest = $1
+        FROM find_api_key($1) k JOIN organizations o ON o.id = k.organization_id
     """  # noqa: S608 - our constants
     row = await tx.fetchrow(query, digest)
     if row is None:
@@ -111,10 +110,29 @@ async def find_organization_by_external_id(
     return _organization(row) if row else None
 
 
+async def find_own_organization(
+    tx: Tx, provider: str, external_id: str, subject: str, active: UUID | None
+) -> model.OrganizationRecord | None:
+    """Reads a user's own organizations and the active one alone, so that it takes as long whether
+    another one has that id or none."""
+    query = f"""
+        WITH own (id) AS (
+            SELECT m.organization_id FROM users u JOIN memberships m ON m.user_id = u.id
+            WHERE u.provider = $1 AND u.external_id = $3 AND u.deleting_at IS NULL
+            UNION SELECT $4
+        )
+        SELECT o.* FROM own CROSS JOIN LATERAL (
+            SELECT {_ORGANIZATION} FROM organizations WHERE id = own.id OFFSET 0
+        ) AS o
+        WHERE o.provider = $1 AND o.external_id = $2
+    """  # noqa: S608 - our constants
+    row = await tx.fetchrow(query, provider, external_id, subject, active)
+    return _organization(row) if row else None
+
+
 async def lock_organization(tx: Tx, organization_id: OrganizationId) -> datetime:
-    """Locks an organization while its keys are counted and one is added. Gives the time."""
-    await tx.execute("SELECT FROM organizations WHERE id = $1 FOR NO KEY UPDATE", organization_id)
-    now: datetime = await tx.fetchval("SELECT clock_timestamp()")
+    """Locks an organization while what it has is counted and one is added. Gives the time."""
+    now: datetime = await tx.fetchval("SELECT lock_organization($1)", organization_id)
     return now
 
 
@@ -258,13 +276,7 @@ async def delete_key(tx: Tx, key_id: model.KeyId) -> None:
 
 
 async def touch_keys(tx: Tx, key_ids: Sequence[model.KeyId], used_at: Sequence[datetime]) -> None:
-    """Moves the times of last use, only forward, whichever process reports first."""
-    query = """
-        UPDATE api_keys k SET last_used_at = u.used_at
-        FROM unnest($1::uuid[], $2::timestamptz[]) AS u (id, used_at)
-        WHERE k.id = u.id AND (k.last_used_at IS NULL OR k.last_used_at < u.used_at)
-    """
-    await tx.execute(query, key_ids, used_at)
+    await tx.execute("SELECT touch_api_keys($1, $2)", key_ids, used_at)
 
 
 async def no_organization_exists(tx: Tx) -> bool:

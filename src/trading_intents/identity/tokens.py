@@ -3,6 +3,7 @@ token, nor fetches what it names: its `kid` picks a key, and the key decides the
 
 import asyncio
 import math
+import re
 from datetime import UTC, datetime
 from typing import Any, NoReturn, Protocol
 
@@ -20,6 +21,8 @@ from trading_intents.trading import FrozenStruct
 
 MAX_TOKEN_CHARACTERS = 8 * 1024
 MAX_KID_CHARACTERS = 256
+# Decoders of base64 skip other characters, so that one token would have many spellings.
+_TOKEN = re.compile(r"[A-Za-z0-9_.-]+")
 MAX_TEXT_CHARACTERS = 255  # of sub and the organization: OpenID Connect's own limit for sub
 # Hosts that keep time with NTP differ by less than a second; more would only lengthen the life of a
 # stolen token.
@@ -96,7 +99,7 @@ class TokenVerifier:
             ) from None
 
     def _read_header(self, token: str) -> dict[str, Any]:
-        if len(token) > MAX_TOKEN_CHARACTERS or not token.isascii():
+        if len(token) > MAX_TOKEN_CHARACTERS or not _TOKEN.fullmatch(token):
             _refuse("too long, or not a token")
         try:
             header = self._jws.get_unverified_header(token)

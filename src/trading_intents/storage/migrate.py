@@ -286,6 +286,9 @@ async def _prepare(owner: Any, login: str, worker: str | None, is_behind: bool) 
                 await owner.execute(statement)
             return
         except asyncpg.InsufficientPrivilegeError as error:
+            # As the owner, the login of the request path could change its own rights.
+            if is_behind and await owner.fetchval("SELECT session_user") in (login, worker):
+                raise StartupRefused(_may_not(error)) from error
             sql = "\n".join(f"{statement};" for statement in statements)
             raise StartupRefused(
                 f"{_may_not(error)}, or let an administrator run in this database\n{sql}"
@@ -304,16 +307,17 @@ async def _unprepared(owner: Any, login: str, worker: str | None, is_behind: boo
     there are none."""
     query = """
         WITH roles (role, member) AS (
-            VALUES ($1, session_user::text), ($2, $4), ($3, $6)
+            VALUES ($1, session_user::text), ($2, $4), ($3, $6), ($7, session_user::text)
         ),
         statements (step, needed, statement) AS (
             SELECT 1, r.oid IS NULL, format('CREATE ROLE %I NOLOGIN', role)
             FROM roles LEFT JOIN pg_roles r ON r.rolname = role
             UNION ALL
-            SELECT 2, member IS NOT NULL AND NOT coalesce(pg_has_role(member, r.oid, kind), false)
-                   AND (role <> $1 OR $5),
+            SELECT 2, member IS NOT NULL AND NOT coalesce(pg_has_role(m.oid, r.oid, kind), false)
+                   AND (role NOT IN ($1, $7) OR $5),
                    format('GRANT %I TO %I', role, member)
-            FROM roles LEFT JOIN pg_roles r ON r.rolname = role
+            FROM (SELECT * FROM roles UNION ALL SELECT $2, $7) AS members
+            LEFT JOIN pg_roles r ON r.rolname = role LEFT JOIN pg_roles m ON m.rolname = member
             CROSS JOIN (
                 SELECT CASE WHEN current_setting('server_version_num')::int >= 160000 THEN 'SET'
                     ELSE 'MEMBER' END
@@ -335,6 +339,7 @@ async def _unprepared(owner: Any, login: str, worker: str | None, is_behind: boo
         login,
         is_behind,
         worker,
+        database.ADMIN_ROLE,
     )
     return [statement for (statement,) in rows]
 

@@ -97,8 +97,8 @@ BEGIN
 END
 $$;
 
--- Identity: its tables have no tenant policy, because a caller is looked up before the organization
--- is known.
+-- Identity: a caller is looked up before the organization is known, so its tables have no tenant
+-- policy, but for the keys, which functions look up.
 
 CREATE TABLE organizations (
     id uuid PRIMARY KEY,
@@ -114,13 +114,26 @@ CREATE TABLE organizations (
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     UNIQUE (provider, external_id)
 );
-GRANT SELECT, INSERT, UPDATE ON organizations TO ti_service;
+GRANT SELECT ON organizations TO ti_service;
+GRANT INSERT, UPDATE ON organizations TO ti_admin;
 GRANT SELECT ON organizations TO ti_worker;
 -- A new row of these three is not cached by anyone, and not every column is a rule.
 CREATE CONSTRAINT TRIGGER rules_changed AFTER UPDATE ON organizations
 DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
 WHEN ((OLD.entitlements, OLD.disabled) IS DISTINCT FROM (NEW.entitlements, NEW.disabled))
 EXECUTE FUNCTION count_rule_change();
+
+-- While what an organization has is counted and one is added. Gives the time.
+CREATE FUNCTION lock_organization(locked uuid) RETURNS timestamptz
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM FROM public.organizations
+    WHERE id = locked AND id = ANY (public.current_organizations()) FOR NO KEY UPDATE;
+    RETURN clock_timestamp();
+END
+$$;
+GRANT EXECUTE ON FUNCTION lock_organization(uuid) TO ti_service;
 
 -- A deletion is recorded first (deleting_at), done at the provider, then announced once
 -- (deleted_at, with its event). The row stays, so that tokens stay refused; tokens_after refuses
@@ -138,7 +151,11 @@ CREATE TABLE users (
 );
 CREATE INDEX users_being_deleted ON users (deleting_at)
 WHERE deleting_at IS NOT NULL AND deleted_at IS NULL;
-GRANT SELECT, INSERT, UPDATE ON users TO ti_service;
+GRANT SELECT ON users TO ti_service;
+GRANT INSERT (id, provider, external_id, deleting_at, deleting_organization_id) ON users
+TO ti_service;
+GRANT UPDATE (deleting_at, deleting_organization_id, deleted_at) ON users TO ti_service;
+GRANT INSERT, UPDATE ON users TO ti_admin;
 GRANT SELECT, UPDATE ON users TO ti_worker;
 
 CREATE TABLE memberships (
@@ -148,7 +165,8 @@ CREATE TABLE memberships (
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (user_id, organization_id)
 );
-GRANT SELECT, INSERT, UPDATE, DELETE ON memberships TO ti_service;
+GRANT SELECT ON memberships TO ti_service;
+GRANT INSERT, UPDATE ON memberships TO ti_admin;
 GRANT SELECT, DELETE ON memberships TO ti_worker;
 
 CREATE TABLE api_keys (
@@ -167,7 +185,8 @@ CREATE TABLE api_keys (
     hint text NOT NULL,
     last_used_at timestamptz,
     expires_at timestamptz,
-    -- Of a session key: the user that it was made for, and the token by which, with which it ends.
+    -- Of a session key: the user that it was made for, and what was signed of the token by which it
+    -- was made, with which it ends.
     user_subject text,
     token_digest bytea CHECK (octet_length(token_digest) = 32),
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -175,8 +194,35 @@ CREATE TABLE api_keys (
     version bigint NOT NULL DEFAULT 1
 );
 CREATE INDEX api_keys_by_organization ON api_keys (organization_id, id);
-GRANT SELECT, INSERT, UPDATE, DELETE ON api_keys TO ti_service;
+ALTER TABLE api_keys ENABLE ROW LEVEL SECURITY;
+ALTER TABLE api_keys FORCE ROW LEVEL SECURITY;
+CREATE POLICY service ON api_keys TO ti_service
+    USING (organization_id = ANY ((SELECT current_organizations())::uuid[]));
+CREATE POLICY worker ON api_keys FOR SELECT TO ti_worker USING (true);
+CREATE POLICY owner ON api_keys TO ti_owner USING (true);
+GRANT SELECT, INSERT, DELETE ON api_keys TO ti_service;
+GRANT UPDATE (name, permissions, disabled, expires_at, updated_at, version) ON api_keys
+TO ti_service;
 GRANT SELECT ON api_keys TO ti_worker;
+
+-- The key of a caller whose organization is not known yet: only by the digest of the whole key.
+CREATE FUNCTION find_api_key(given bytea) RETURNS SETOF api_keys
+LANGUAGE sql STABLE SECURITY DEFINER ROWS 1 SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT k.* FROM api_keys k WHERE k.digest = given;
+END;
+GRANT EXECUTE ON FUNCTION find_api_key(bytea) TO ti_service;
+
+-- When keys of all organizations were last used: only forward, whichever process reports first.
+CREATE FUNCTION touch_api_keys(used uuid[], used_at timestamptz[]) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    UPDATE api_keys k SET last_used_at = u.at
+    FROM unnest(used, used_at) AS u (id, at)
+    WHERE k.id = u.id AND (k.last_used_at IS NULL OR k.last_used_at < u.at);
+END;
+GRANT EXECUTE ON FUNCTION touch_api_keys(uuid[], timestamptz[]) TO ti_service;
+
 CREATE CONSTRAINT TRIGGER rules_changed AFTER UPDATE ON api_keys
 DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
 WHEN (
@@ -198,7 +244,8 @@ CREATE TABLE service_accounts (
     disabled boolean NOT NULL DEFAULT false,
     created_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
-GRANT SELECT, INSERT, UPDATE ON service_accounts TO ti_service;
+GRANT SELECT ON service_accounts TO ti_service;
+GRANT INSERT, UPDATE ON service_accounts TO ti_admin;
 GRANT SELECT ON service_accounts TO ti_worker;
 
 -- The outbox: one table, one mechanism, three queues.
