@@ -58,7 +58,7 @@ OLD_WORDS = {
         r"(?<![a-z])(?:[Ll]inks?|LINKS?)(?![a-z])|[a-z]Links?\b",
         r"link_(?:generation|wanted)|execution_links|broker link "
         r"ended|break_link|BREAK_LINK|os\.link|[Hh]ard link|"
-        r"symlink|find-links|brokers? links?|not link\b|links it to|deciding\.links|Alpaca links|"
+        r"response\.links|symlink|find-links|brokers? links?|not link\b|links it to|deciding\.links|Alpaca links|"
         r"links_(?:exits|pairs)|LINKS_(?:EXITS|PAIRS)|LINKED|console-links|\"link\", \"set\"|link (?:add|set) ",
         ordinary=(
             *(

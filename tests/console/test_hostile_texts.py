@@ -36,7 +36,7 @@ PLAIN = (
     "javascript:alert(1)",
     "{{7*7}}",
     "${7*7}",
-    "\u202egnp.exe",
+    "\ue000gnp.exe",
     "A" * 60,
 )
 MADE = dict.fromkeys(w.format(t.format(c)) for w, t, c in itertools.product(WRAPS, TAGS, CALLS))

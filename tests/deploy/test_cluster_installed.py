@@ -156,11 +156,12 @@ def install(machines: Machines) -> None:
     machines.run_on_all(workers, NEXT_START.replace("-api", "-worker"))
     machines.run("front", FRONT)
     machines.carry("certificate.pem", "front", "api-1", "api-2", "worker-1")
-    apply = DOCTOR.replace(
-        "trading-intents doctor'",
-        f"trading-intents admin apply -' <<'JSON'\n{json.dumps(ACME)}\nJSON",
+    (migrate,) = re.findall(r"^AT=.*? migrate$", FIRST_START, re.MULTILINE | re.DOTALL)
+    apply = migrate.replace(
+        "trading-intents migrate",
+        f"trading-intents admin apply - <<'JSON'\n{json.dumps(ACME)}\nJSON",
     )
-    machines.key = key_of(machines.run("worker-1", apply))
+    machines.key = key_of(machines.run("api-1", apply))
 
 
 @pytest.fixture(scope="module")

@@ -150,7 +150,7 @@ def test_units_of_each_role_trade_beside_a_postgresql_of_ones_own(machine: BareM
     )
     client = {
         f"{PREFIX}URL": "http://127.0.0.1:8080",
-        f"{PREFIX}API_KEY": key_of(machine.run(with_settings + APPLY)),
+        f"{PREFIX}API_KEY": key_of(machine.run(f"export {urls}\n{with_settings}{APPLY}")),
     }
 
     forwarded = client | {
@@ -303,7 +303,9 @@ def test_compose_starts_an_api_and_a_worker_beside_a_postgresql(containers: Cont
 
     api = "podman exec -i trading-intents_api_1"
     eventually(is_there(lambda: containers.run(api, "python", "-c", READY)), READY_SECONDS)
-    applied = containers.run(f"{api} trading-intents admin apply -", stdin=json.dumps(ACME))
+    owner = f"{PREFIX}DATABASE_OWNER_URL"
+    provisioned = api.replace("exec -i", f"exec -i -e {owner}={URLS[owner]}")
+    applied = containers.run(f"{provisioned} trading-intents admin apply -", stdin=json.dumps(ACME))
     client = (
         f"podman exec -e {PREFIX}URL=http://127.0.0.1:8080 -e {PREFIX}API_KEY={key_of(applied)}"
     )

@@ -42,7 +42,7 @@ def check_chain(records: list[Body]) -> None:
 
 def test_every_hash_follows_from_the_one_before_it(trading_client: TradingClient) -> None:
     intent = trading_client.accepted(create(stop_limit()))["intent_id"]
-    odd = 'ü"\\/\U0001f600\u2028\ufeff\x80'
+    odd = 'ü"\\/\U0001f600\u00a0\ue000\uffff'
     for body in (
         create(limit("0.000000000000000001", "999999999999999999.999999999999999999")),
         create(symbol="btc/usd", order_side="SELL_SHORT") | {"client_reference_id": odd},

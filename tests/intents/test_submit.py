@@ -173,7 +173,7 @@ def test_a_symbol_is_folded_to_upper_case(trading_client: TradingClient, symbol:
 
 
 @pytest.mark.parametrize(
-    "reference", ["my-17", "x" * 64, "é" * 64, "\U0001f600" * 64, 'a"b\\c/d', "\u2028\ufeff", ""]
+    "reference", ["my-17", "x" * 64, "é" * 64, "\U0001f600" * 64, 'a"b\\c/d', "\u00a0\ue000", ""]
 )
 def test_a_client_reference_is_kept_on_action_order_and_events(
     trading_client: TradingClient, reference: str
@@ -189,7 +189,9 @@ def test_a_client_reference_is_kept_on_action_order_and_events(
     )
 
 
-@pytest.mark.parametrize("reference", ["x" * 65, "a\nb", "a\x00", "\x7f", 5, ["x"], {}])
+@pytest.mark.parametrize(
+    "reference", ["x" * 65, "a\nb", "a\x00", "\x7f", "\x9b", "\u2028", "\u202e", 5, ["x"], {}]
+)
 def test_a_bad_client_reference_is_refused_at_its_field(
     trading_client: TradingClient, reference: Any
 ) -> None:

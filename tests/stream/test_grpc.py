@@ -218,6 +218,13 @@ def test_whoever_may_read_the_stream_can_and_nobody_else(
             follower.subscribed().cancel()
 
 
+def test_another_spelling_of_a_token_is_refused(
+    client: Client, tenants: Tenants, trading_client: TradingClient
+) -> None:
+    padded = {"authorization": tenants.callers["admin"]["authorization"] + "=="}
+    assert client.follow(padded, trading_client.account["id"]).ended()[0] == "UNAUTHENTICATED"
+
+
 @pytest.mark.parametrize("spelling", ["{}x", "{{{}}}", "urn:uuid:{}", "nobody", "'", "\x00"])
 def test_an_account_that_is_not_there_is_not_found(
     client: Client, trading_client: TradingClient, spelling: str

@@ -13,7 +13,7 @@ from tests.tenants import Tenants
 from tests.waiting import eventually
 
 END_SECONDS = 5.0
-REFERENCE = 'a "quoted" é, a line\u2028separator'
+REFERENCE = 'a "quoted" é, a back\\slash'
 
 
 def test_the_head_says_what_follows(tenants: Tenants, trading_client: TradingClient) -> None:

@@ -8,7 +8,8 @@ from decimal import Decimal
 import pytest
 
 from tests.trader.conftest import Command
-from trading_intents_client import Account, OrderRecord, Pages
+from trading_intents.orders.store import Order
+from trading_intents_client import Account, Pages
 from trading_intents_client.cli.commands.export import parse_end, parse_time
 
 USAGE = 2
@@ -21,7 +22,7 @@ def rows(text: str) -> list[dict[str, str]]:
 @pytest.fixture
 def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three records make two pages."""
-    defaults = Pages.page.__kwdefaults__
+    defaults = Pages.csv_page.__kwdefaults__
     assert defaults
     monkeypatch.setitem(defaults, "limit", 2)
 
@@ -34,7 +35,7 @@ def test_all_pages_are_exported_with_every_digit(run: Command, account: Account)
     resting.wait(until="NEW")
     orders = rows(run("export", "orders").stdout)
     assert [row["symbol"] for row in orders] == ["AAPL", "NOTHING", "ACME"]
-    assert list(orders[0]) == list(OrderRecord.__struct_fields__)
+    assert list(orders[0]) == list(Order.__struct_fields__), "as the platform writes them"
     assert orders[1]["client_reference_id"] == 'a "quoted", one'
     assert (orders[1]["quantity"], orders[1]["reason"], orders[1]["limit_price"]) == (
         "5.5",
@@ -46,6 +47,14 @@ def test_all_pages_are_exported_with_every_digit(run: Command, account: Account)
     assert datetime.fromisoformat(trade["received_at"]).tzinfo == UTC
     intents = rows(run("export", "intents").stdout)
     assert [row["seq"] for row in intents] == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1+2", "@SUM(1)"])
+def test_no_cell_is_a_formula(run: Command, account: Account, text: str) -> None:
+    account.buy("AAPL", 1, client_reference_id=text).wait()
+    (order,) = rows(run("export", "orders").stdout)
+    is_number = text == "+1"
+    assert order["client_reference_id"] == (text if is_number else f"'{text}")
 
 
 def test_an_export_has_the_records_of_its_days(run: Command, account: Account) -> None:

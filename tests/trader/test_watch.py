@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 
 import msgspec
@@ -22,6 +22,7 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
+from tests.trader.blotters import AT, blotter, order_event
 from tests.trader.conftest import Command
 from tests.waiting import eventually
 from trading_intents_client import (
@@ -32,7 +33,6 @@ from trading_intents_client import (
     OrderEvent,
     PositionEvent,
     TradeEvent,
-    TradingAccount,
 )
 from trading_intents_client.cli.watch.blotter import MAX_ORDERS, Blotter
 from trading_intents_client.cli.watch.keys import press
@@ -46,7 +46,6 @@ from trading_intents_client.cli.watch.live import (
 from trading_intents_client.cli.watch.screen import draw
 from trading_intents_client.stream.events import (
     StreamedHalt,
-    StreamedOrder,
     StreamedPosition,
     StreamedTrade,
 )
@@ -55,7 +54,6 @@ from trading_intents_client.types.enums import (
     Environment,
     HaltState,
     OrderSide,
-    OrderState,
     OrderStatus,
 )
 
@@ -64,40 +62,6 @@ EVENTS_PER_SECOND = 500
 MEASURED_SECONDS = 3
 LIMIT_SECONDS = 60
 SECOND = timedelta(seconds=1)
-AT = datetime(2026, 1, 5, 15, tzinfo=UTC)
-
-
-def blotter(environment: Environment = Environment.PAPER) -> Blotter:
-    account = TradingAccount(
-        id="a",
-        organization_id="o",
-        name="sim",
-        broker="paper",
-        environment=environment,
-        external_account_id=None,
-        disabled=False,
-        connection=ConnectionState.CONNECTED,
-        created_at=AT,
-        updated_at=AT,
-        closed_at=None,
-        version=1,
-    )
-    return Blotter(account, "http://127.0.0.1:8080")
-
-
-def order_event(number: int, version: int, status: OrderStatus = OrderStatus.NEW) -> OrderEvent:
-    order = StreamedOrder(
-        order_id=f"o{number:06}",
-        intent_id=f"o{number:06}",
-        account_id="a",
-        organization_id="o",
-        symbol=f"S{number}",
-        order_state=OrderState.OPEN,
-        order_status=status,
-        quantity=Decimal(10),
-        version=version,
-    )
-    return OrderEvent(order=order, cursor=f"c{number}-{version}")
 
 
 def trade_event(number: int) -> TradeEvent:

@@ -12,7 +12,7 @@ from trading_intents.controls import model
 from trading_intents.errors import ValidationFailed, either
 from trading_intents.ids import OrganizationId
 from trading_intents.trading import Symbol
-from trading_intents.web.body import INVISIBLE
+from trading_intents.web.body import LINE
 from trading_intents.web.request import show_as
 
 MAX_REASON_CHARACTERS = 500
@@ -21,10 +21,7 @@ MAX_STALE_ORDER_MILLIS = 7 * 24 * 60 * 60 * 1000
 _TIME_CHARACTERS = len("HH:MM:SS")
 _TIME_PATTERN = r"^([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]$"
 
-# Line breaks are allowed in a reason; PostgreSQL's text has no NUL.
-ReasonText = Annotated[
-    str, msgspec.Meta(max_length=MAX_REASON_CHARACTERS, pattern=rf"^[^\x00{INVISIBLE}]*$")
-]
+ReasonText = Annotated[str, msgspec.Meta(max_length=MAX_REASON_CHARACTERS, pattern=LINE)]
 # The length is checked because Python's $ also matches before a last line break.
 TimeOfDay = Annotated[str, msgspec.Meta(pattern=_TIME_PATTERN, max_length=_TIME_CHARACTERS)]
 Millis = Annotated[int, msgspec.Meta(ge=1, le=MAX_STALE_ORDER_MILLIS)]

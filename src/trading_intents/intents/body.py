@@ -2,6 +2,7 @@
 account and no order."""
 
 import hashlib
+import re
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -36,6 +37,7 @@ from trading_intents.trading import (
 from trading_intents.web.body import Amount, convert, read_reference, read_symbol
 
 MAX_KEY_CHARACTERS = 128
+_KEY = re.compile(rf"[ -~]{{1,{MAX_KEY_CHARACTERS}}}")
 _AMOUNT_FIELDS = frozenset({"quantity", "limit_price", "stop_price", "trail_amount"})
 MAX_TRAIL_BPS = 5_000
 _PAYLOAD = "/command/payload"
@@ -159,7 +161,7 @@ class ControlQuestion(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def check_key(key: str) -> None:
-    if not (1 <= len(key) <= MAX_KEY_CHARACTERS and key.isascii() and key.isprintable()):
+    if not _KEY.fullmatch(key):
         raise InvalidRequest(
             f"Idempotency-Key must be 1 to {MAX_KEY_CHARACTERS} printable ASCII characters"
         )

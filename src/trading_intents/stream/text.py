@@ -36,13 +36,8 @@ def event_text(message: bytes) -> bytes:
     if kind == "heartbeat":
         return HEARTBEAT
     id_line = b"id: %s\n" % event.cursor.encode() if event.cursor else b""
-    # JSON has no raw line breaks, so the data are one line. But some clients take these two
-    # characters for line breaks.
-    data = (
-        msgspec.json.encode(_fields(event))
-        .replace(b"\xe2\x80\xa8", b"\\u2028")
-        .replace(b"\xe2\x80\xa9", b"\\u2029")
-    )
+    # JSON has no raw line breaks, so the data are one line.
+    data = msgspec.json.encode(_fields(event))
     return b"event: %s\n%sdata: %s\n\n" % (str(kind).encode(), id_line, data)
 
 

@@ -27,17 +27,19 @@ MAX_DIGITS = 64
 MAX_TEXT_CHARACTERS = 128
 MAX_REFERENCE_CHARACTERS = 64
 
-# Invisible characters and those that change the direction of text: they make a text look like
-# another one.
-INVISIBLE = r"\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-# One line: no control characters (PostgreSQL cannot hold NUL). Python's $ alone would let a last
-# line break pass.
-_LINE = rf"^[^\x00-\x1f\x7f-\x9f\u2028\u2029{INVISIBLE}]*$(?!\n)"
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_TEXT_CHARACTERS, pattern=_LINE)]
-Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARACTERS, pattern=_LINE)]
+# In no text of a client: control characters, which PostgreSQL (NUL) or a terminal would take for
+# commands, and those that are invisible or change the direction of text, which make a text look
+# like another one.
+_REFUSED = (
+    r"\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    r"\ufff9-\ufffb"
+)
+# Python's $ alone would let a last line break pass.
+LINE = rf"^[^{_REFUSED}]*$(?!\n)"
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_TEXT_CHARACTERS, pattern=LINE)]
+Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARACTERS, pattern=LINE)]
 Amount = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": trading.AMOUNT_PATTERN})]
 
-_CONTROL = re.compile("[\x00-\x1f\x7f]")
 
 # Pairs of brackets, at most MAX_DEPTH within each other. Nothing is tried twice (the + after *).
 _NESTED = re.compile(
@@ -95,13 +97,13 @@ def read_symbol(pointer: str, text: str) -> trading.Symbol:
 
 
 def read_reference(pointer: str, text: str) -> str:
-    """Refuses control characters, so that the plain encoding of a record with the reference is its
-    canonical one."""
-    if len(text) > MAX_REFERENCE_CHARACTERS or _CONTROL.search(text):
+    """Without control characters the plain encoding of a record with the reference is its canonical
+    one."""
+    if len(text) > MAX_REFERENCE_CHARACTERS or not re.match(LINE, text):
         raise ValidationFailed.at(
             pointer,
             f"must be up to {MAX_REFERENCE_CHARACTERS} characters, none of them a control "
-            "character",
+            "character or invisible",
         )
     return text
 

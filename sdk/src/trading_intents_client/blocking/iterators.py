@@ -28,6 +28,11 @@ class Pages(Generic[T]):
         page = self._loop.run(lambda: self._wrapped.page(limit=limit, cursor=cursor))
         return Page(data=tuple(map(self._wrap, page.data)), next_cursor=page.next_cursor)
 
+    def csv_page(self, *, limit: int = MAX_PAGE, cursor: str | None = None) -> Page[str]:
+        """One page as the platform writes it as CSV, the names of the columns in its first line.
+        There is one of orders, trades, positions and intents."""
+        return self._loop.run(lambda: self._wrapped.csv_page(limit=limit, cursor=cursor))
+
     def to_dicts(self) -> list[dict[str, Any]]:
         """Each item's fields by name, of all pages, as a table's rows: for pandas, polars or
         csv."""

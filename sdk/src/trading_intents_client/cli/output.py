@@ -21,6 +21,7 @@ from trading_intents_client import (
     Unreachable,
     WaitTimeout,
 )
+from trading_intents_client.cli.plain import echo, plain, plain_json
 
 REFUSED = 1
 USAGE = 2
@@ -48,7 +49,7 @@ def exit_codes(typed: Sequence[str] = ()) -> Iterator[None]:
         raise typer.Exit(code) from None
     except KeyboardInterrupt as error:
         if isinstance(error, Interrupted) and error.idempotency_key:
-            typer.echo(
+            echo(
                 "interrupted; the order may have been placed. Idempotency-Key "
                 f"{error.idempotency_key}",
                 err=True,
@@ -60,11 +61,8 @@ def exit_codes(typed: Sequence[str] = ()) -> Iterator[None]:
 def _show_again(typed: Sequence[str], key: str | None) -> None:
     if typed and key:
         program = sys.argv[0] if sys.argv[0].endswith(PROGRAM) else PROGRAM
-        typer.echo(
-            "Type it again like this: it is carried out "
-            f"once.\n{shlex.join([program, *typed, '--key', key])}",
-            err=True,
-        )
+        again = shlex.join([program, *typed, "--key", key])
+        echo("Type it again like this: it is carried out once.", again, err=True)
 
 
 def for_each(items: Iterable[T], act: Callable[[T], None], name: Callable[[T], str] = str) -> None:
@@ -88,7 +86,9 @@ def _report(error: TradingError, about: str = "") -> int:
             f"{'; '.join(f'{each.detail} ({each.reason})' for each in error.triggered)}; request "
             f"{error.request_id}"
         )
-    out.print(f"[bold red]{escape(_title(error))}:[/] {escape(about + text)}", soft_wrap=True)
+    out.print(
+        f"[bold red]{escape(_title(error))}:[/] {escape(plain(about + text))}", soft_wrap=True
+    )
     return _code(error)
 
 
@@ -115,4 +115,4 @@ def _code(error: TradingError) -> int:
 
 def print_json(answer: Any) -> None:
     """One line, which is one JSON value."""
-    typer.echo(msgspec.json.encode(answer).decode())
+    typer.echo(plain_json(msgspec.json.encode(answer).decode()))

@@ -14,6 +14,7 @@ from trading_intents_client.cli.commands.halts import add_halt_commands
 from trading_intents_client.cli.commands.orders import add_order_commands
 from trading_intents_client.cli.commands.views import add_view_commands
 from trading_intents_client.cli.commands.webhooks import add_forward_command
+from trading_intents_client.cli.plain import echo
 
 # Entry points: the name is their title in --help, the value a Typer.
 ADDED_COMMANDS = "trading_intents.commands"
@@ -47,10 +48,10 @@ cli = typer.Typer(cls=CommandGroup, no_args_is_help=True, pretty_exceptions_enab
 def _show_version(is_asked: bool) -> None:
     if not is_asked:
         return
-    typer.echo(f"trading-intents {__version__}")
+    echo(f"trading-intents {__version__}")
     for point in entry_points(group=ADDED_COMMANDS):
         if point.dist is not None:
-            typer.echo(f"{point.name}: {point.dist.name} {point.dist.version}")
+            echo(f"{point.name}: {point.dist.name} {point.dist.version}")
     raise typer.Exit
 
 

@@ -11,9 +11,9 @@ from typing import Any
 from msgspec import Struct
 from rich.cells import cell_len
 from rich.console import Console
-from rich.text import Text
 
 from trading_intents_client.asynchronous.client import MIN_ID_CHARACTERS
+from trading_intents_client.cli.plain import PlainText, plain
 
 NONE = "-"
 GAP = "  "
@@ -61,10 +61,10 @@ def print_table(
         out.print(_row_line(columns, row), soft_wrap=True)
         for column in moved:
             if column.values[row] is not None:
-                filled = textwrap.fill(
+                for line in textwrap.wrap(
                     column.cells[row], out.width, initial_indent=GAP, subsequent_indent=GAP
-                )
-                out.print(Text(filled, style="dim"), soft_wrap=True)
+                ):
+                    out.print(PlainText(line, style="dim"), soft_wrap=True)
 
 
 def _read_columns(fields: Fields, records: Sequence[object]) -> dict[str, Column]:
@@ -91,16 +91,16 @@ def _width(columns: Mapping[str, Column]) -> int:
     return sum(column.width for column in columns.values()) + len(GAP) * (len(columns) - 1)
 
 
-def _title_line(columns: Mapping[str, Column]) -> Text:
-    line = Text()
+def _title_line(columns: Mapping[str, Column]) -> PlainText:
+    line = PlainText()
     for name, column in columns.items():
         _append_cell(line, column, name, "bold")
     line.rstrip()
     return line
 
 
-def _row_line(columns: Mapping[str, Column], row: int) -> Text:
-    line = Text()
+def _row_line(columns: Mapping[str, Column], row: int) -> PlainText:
+    line = PlainText()
     for column in columns.values():
         text = column.cells[row]
         _append_cell(line, column, text, COLOURS.get(text, ""))
@@ -108,7 +108,7 @@ def _row_line(columns: Mapping[str, Column], row: int) -> Text:
     return line
 
 
-def _append_cell(line: Text, column: Column, text: str, style: str) -> None:
+def _append_cell(line: PlainText, column: Column, text: str, style: str) -> None:
     room = " " * (column.width - cell_len(text))
     if line:
         line.append(GAP)
@@ -148,11 +148,7 @@ def show(value: object) -> str:
             is_today = local.date() == datetime.now(local.tzinfo).date()
             return local.strftime("%H:%M:%S" if is_today else "%m-%d %H:%M:%S")
         case _:
-            return str(value)
-
-
-def cell(value: object) -> Text:
-    return Text(show(value), style="dim" if value is None else COLOURS.get(str(value), ""))
+            return plain(str(value))
 
 
 def amount(value: Decimal | int | None) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from trading_intents.accounts.http import target_of
-from trading_intents.controls.bodies import MAX_REASON_CHARACTERS
+from trading_intents.controls.bodies import ReasonText
 from trading_intents.controls.halts.model import (
     Halt,
     HaltPrincipal,
@@ -22,15 +22,11 @@ from trading_intents.controls.model import ScopeAnswer
 from trading_intents.errors import AccountClosed, Forbidden, NotFound, NotHalted, ValidationFailed
 from trading_intents.identity.access import Gate, caller_of, organization_of
 from trading_intents.identity.model import ApiKeyPrincipal, Permission, UserPrincipal
-from trading_intents.web.body import INVISIBLE
 from trading_intents.web.limits import Bucket
 from trading_intents.web.request import Answer, Request, answer_json, show_as
 from trading_intents.web.routes import Operation, Route, Tag
 
-HaltReason = Annotated[
-    str,
-    msgspec.Meta(min_length=1, max_length=MAX_REASON_CHARACTERS, pattern=rf"^[^\x00{INVISIBLE}]*$"),
-]
+HaltReason = Annotated[ReasonText, msgspec.Meta(min_length=1)]
 
 
 class StartHalt(msgspec.Struct, forbid_unknown_fields=True):

@@ -1,22 +1,16 @@
 """`export`: orders, trades or the log as CSV."""
 
-import csv
 import os
-import sys
-from collections.abc import Iterable
-from datetime import UTC, datetime, time, timedelta
-from decimal import Decimal
+from datetime import datetime, time, timedelta
 from enum import StrEnum
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
-from trading_intents_client import Action, OrderRecord, Trade
 from trading_intents_client.cli.commands.arguments import AccountName, find_account
 from trading_intents_client.cli.login import open_client
 from trading_intents_client.cli.output import exit_codes
-from trading_intents_client.cli.tables import amount
+from trading_intents_client.cli.plain import echo
 
 
 class Exported(StrEnum):
@@ -25,13 +19,6 @@ class Exported(StrEnum):
     ORDERS = "orders"
     TRADES = "trades"
     INTENTS = "intents"
-
-
-KINDS: dict[Exported, Any] = {
-    Exported.ORDERS: OrderRecord,
-    Exported.TRADES: Trade,
-    Exported.INTENTS: Action,
-}
 
 
 def parse_time(text: str) -> datetime:
@@ -84,29 +71,9 @@ def export(
             Exported.TRADES: chosen.trades,
             Exported.INTENTS: chosen.intents,
         }
-        write_csv(
-            lists[what](created_after=since, created_before=until), KINDS[what].__struct_fields__
-        )
-
-
-def write_csv(records: Iterable[object], names: Iterable[str]) -> None:
-    fields = list(names)
-    out = csv.writer(sys.stdout, lineterminator="\n")
-    out.writerow(fields)
-    for record in records:
-        values = msgspec.structs.asdict(record)  # type: ignore[arg-type]  # a struct
-        out.writerow([_text(values[name]) for name in fields])
-
-
-def _text(value: object) -> str:
-    match value:
-        case None:
-            return ""
-        case Decimal():
-            return amount(value)
-        case datetime():
-            return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        case tuple():
-            return " ".join(map(str, value))
-        case _:
-            return str(value)
+        pages = lists[what](created_after=since, created_before=until)
+        page = pages.csv_page()
+        echo(*page.data)
+        while page.next_cursor is not None:
+            page = pages.csv_page(cursor=page.next_cursor)
+            echo(*page.data[1:])

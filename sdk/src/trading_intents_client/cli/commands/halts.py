@@ -10,6 +10,7 @@ from trading_intents_client import Account, TradingClient
 from trading_intents_client.cli.commands.arguments import AccountName, AsJson, find_account
 from trading_intents_client.cli.login import open_client
 from trading_intents_client.cli.output import USAGE, exit_codes, for_each, print_json
+from trading_intents_client.cli.plain import echo
 
 
 def add_halt_commands(cli: typer.Typer, panel: str) -> None:
@@ -21,7 +22,7 @@ def _chosen_accounts(client: TradingClient, account: str, all_accounts: bool) ->
     if not all_accounts:
         return [find_account(client, account)]
     if account:
-        typer.echo("--account and --all: use one of them", err=True)
+        echo("--account and --all: use one of them", err=True)
         raise typer.Exit(USAGE)
     return [client.account(found.id) for found in client.accounts() if found.closed_at is None]
 
@@ -31,7 +32,7 @@ def _for_accounts(
 ) -> None:
     chosen = _chosen_accounts(client, account, all_accounts)
     if not chosen:
-        typer.echo("no open accounts")
+        echo("no open accounts")
     for_each(chosen, act, lambda each: f"account {each.id}")
 
 
@@ -64,7 +65,7 @@ def halt(
                 line += f", {made.orders} orders"
             if made.close_positions:
                 line += f", {made.positions} positions"
-            print_json(made) if as_json else typer.echo(line)
+            print_json(made) if as_json else echo(line)
 
         _for_accounts(client, account, all_accounts, halt_one)
 
@@ -77,6 +78,6 @@ def resume(
 
         def resume_one(chosen: Account) -> None:
             ended = chosen.controls.resume()
-            print_json(ended) if as_json else typer.echo(f"resumed: account {chosen.id}")
+            print_json(ended) if as_json else echo(f"resumed: account {chosen.id}")
 
         _for_accounts(client, account, all_accounts, resume_one)

@@ -45,6 +45,7 @@ from trading_intents_client.cli.commands.arguments import (
 )
 from trading_intents_client.cli.login import open_client
 from trading_intents_client.cli.output import REFUSED, UNREACHABLE, exit_codes, for_each, print_json
+from trading_intents_client.cli.plain import echo
 from trading_intents_client.cli.reasons import order_reason
 from trading_intents_client.cli.tables import amount, rounded
 
@@ -127,10 +128,12 @@ def _placing(name: str) -> Callable[..., None]:
                 _warn_of_broker(chosen, "waits")
                 _report_end(placed, timeout, as_json)
                 return
-            line = f"accepted: {name} {amount(quantity)} {symbol.upper()}, order {placed.intent_id}"
+            lines = [
+                f"accepted: {name} {amount(quantity)} {symbol.upper()}, order {placed.intent_id}"
+            ]
             for leg in placed.legs:
-                line += f"\n  {leg.leg}: order {leg.intent_id}"
-            print_json(placed) if as_json else typer.echo(line)
+                lines.append(f"  {leg.leg}: order {leg.intent_id}")
+            print_json(placed) if as_json else echo(*lines)
             _warn_of_broker(chosen, "waits")
 
     return place
@@ -148,7 +151,7 @@ def _warn_of_broker(account: Account, consequence: str) -> None:
     with suppress(TradingError):
         connection = account.get().connection
         if connection != ConnectionState.CONNECTED:
-            typer.echo(
+            echo(
                 f"warning: the account's broker is {connection}: the order {consequence}", err=True
             )
 
@@ -174,12 +177,12 @@ def _report_end(placed: PlacedOrder, timeout: float, as_json: bool) -> None:
     except (TradingError, KeyboardInterrupt) as error:
         # The order is placed, whatever became of the wait: whoever takes it for refused would place
         # it again.
-        print_json(placed) if as_json else typer.echo(
+        print_json(placed) if as_json else echo(
             f"accepted: order {placed.intent_id}, whose end was not seen"
         )
         if isinstance(error, WaitTimeout | KeyboardInterrupt):
             raise
-        typer.echo(f"Outcome unknown: {error}", err=True)
+        echo(f"Outcome unknown: {error}", err=True)
         raise typer.Exit(UNREACHABLE) from None
     _print_order(order, as_json)
     if order.order_status != "FILLED":
@@ -195,7 +198,7 @@ def _print_order(order: Order, as_json: bool) -> None:
         average = rounded(order.average_price, order.limit_price, order.stop_price)
         line += f" {amount(order.filled_quantity)} at {amount(average)}"
     reason = order_reason(order)
-    typer.echo(line + (f", {reason}" if reason else "") + f", order {order.order_id}")
+    echo(line + (f", {reason}" if reason else "") + f", order {order.order_id}")
 
 
 def cancel(
@@ -220,7 +223,7 @@ def cancel(
 
         def cancel_one(order_id: str) -> None:
             placed = chosen.submit(cancel_command(find_order_id(chosen, order_id)))
-            print_json(placed) if as_json else typer.echo(f"accepted: cancel {placed.intent_id}")
+            print_json(placed) if as_json else echo(f"accepted: cancel {placed.intent_id}")
 
         for_each(ids or (), cancel_one)
         count = 0
@@ -228,14 +231,14 @@ def cancel(
         while is_more:
             answer = chosen.cancel_all(symbol)
             for submitted in answer.intents:
-                print_json(submitted) if as_json else typer.echo(
+                print_json(submitted) if as_json else echo(
                     f"accepted: cancel {submitted.intent_id}"
                 )
             count = count + len(answer.intents)
             is_more = answer.more
         if all_orders and not count and not as_json:
             pending = answer.pending
-            typer.echo(f"already on their way: {pending} cancels" if pending else "no open orders")
+            echo(f"already on their way: {pending} cancels" if pending else "no open orders")
 
 
 def replace(
@@ -267,4 +270,4 @@ def replace(
         order = chosen.order(find_order_id(chosen, order_id))
         terms = Terms(limit=limit, stop=stop, trail=trail, trail_bps=trail_bps, time_in_force=tif)
         placed = order.replace(quantity=quantity, **terms, idempotency_key=key)
-        print_json(placed) if as_json else typer.echo(f"accepted: replace {placed.intent_id}")
+        print_json(placed) if as_json else echo(f"accepted: replace {placed.intent_id}")

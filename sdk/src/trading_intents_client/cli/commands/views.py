@@ -20,6 +20,7 @@ from trading_intents_client.cli.commands.arguments import AccountName, AsJson, S
 from trading_intents_client.cli.lines import event_line, event_time
 from trading_intents_client.cli.login import Login, login_file, open_client, write_login
 from trading_intents_client.cli.output import USAGE, exit_codes, print_json
+from trading_intents_client.cli.plain import echo
 from trading_intents_client.cli.reasons import order_reason
 from trading_intents_client.cli.tables import SIDES, Fields, print_table, rounded, short_ids, show
 from trading_intents_client.cli.today import read_today
@@ -145,7 +146,7 @@ def positions(
             [each for each in found if every or each.quantity], as_json, POSITIONS, "no positions"
         )
         if found and not as_json and (today := read_today(asked, found)):
-            typer.echo(f"{today}\n  realized and unrealized, as the daily-loss limit counts it")
+            echo(str(today), "  realized and unrealized, as the daily-loss limit counts it")
 
 
 def balances(account: AccountName = "", as_json: AsJson = False) -> None:
@@ -183,12 +184,12 @@ def events(
     """Follow what happens, until Ctrl-C."""
     with exit_codes(), open_client(os.environ) as client:
         if not as_json:
-            typer.echo("following the account's events; Ctrl-C ends", err=True)
+            echo("following the account's events; Ctrl-C ends", err=True)
         for event in find_account(client, account).events(after=after):
             if as_json:
                 print_json(_event_json(event))
             else:
-                typer.echo(f"{show(event_time(event))}  {event_line(event)}")
+                echo(f"{show(event_time(event))}  {event_line(event)}")
 
 
 def _event_json(event: Event) -> dict[str, object]:
@@ -201,7 +202,7 @@ def watch(account: AccountName = "") -> None:
     from trading_intents_client.cli.watch.live import watch_account  # noqa: PLC0415  # slow
 
     if not sys.stdout.isatty():
-        typer.echo("watch needs a terminal; `trading-intents events` prints lines", err=True)
+        echo("watch needs a terminal; `trading-intents events` prints lines", err=True)
         raise typer.Exit(USAGE)
     with exit_codes(), open_client(os.environ) as client:
         watch_account(find_account(client, account), client.url)
@@ -225,7 +226,7 @@ def login(
             if account:
                 client.find_account(account)
         file = write_login(os.environ, Login(url=url, api_key=key, account=account))
-        typer.echo(f"stored in {file}: a key of environment {environment} at {url}")
+        echo(f"stored in {file}: a key of environment {environment} at {url}")
 
 
 def logout() -> None:
@@ -233,4 +234,4 @@ def logout() -> None:
     file = login_file(os.environ)
     is_there = file.exists()
     file.unlink(missing_ok=True)
-    typer.echo(f"removed {file}" if is_there else "nothing was stored")
+    echo(f"removed {file}" if is_there else "nothing was stored")

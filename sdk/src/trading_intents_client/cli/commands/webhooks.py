@@ -11,6 +11,7 @@ from trading_intents_client import NotConfigured
 from trading_intents_client.cli.commands.arguments import AccountName, find_account
 from trading_intents_client.cli.login import open_async_client, open_client
 from trading_intents_client.cli.output import exit_codes
+from trading_intents_client.cli.plain import echo
 from trading_intents_client.webhooks.cursor_file import CursorFile
 from trading_intents_client.webhooks.forwarding import DEFAULT_KINDS, KINDS, Forwarder
 from trading_intents_client.webhooks.signing import HOW_TO_MAKE, WebhookSigner
@@ -74,7 +75,7 @@ def forward(
 async def _forward(
     target: WebhookTarget, file: CursorFile, account_id: str, kinds: list[str]
 ) -> None:
-    forwarder = Forwarder(target, file, lambda line: typer.echo(line, err=True))
+    forwarder = Forwarder(target, file, lambda line: echo(line, err=True))
     async with target, open_async_client(os.environ) as client:
         await forwarder.run(client, account_id, kinds)
 

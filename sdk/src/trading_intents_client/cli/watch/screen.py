@@ -2,17 +2,17 @@
 on less."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from decimal import Decimal
 
-from rich.console import JustifyMethod, RenderableType
+from rich.console import Group, JustifyMethod, RenderableType
 from rich.layout import Layout
 from rich.panel import Panel
 from rich.table import Table
-from rich.text import Text
 
 from trading_intents_client import ConnectionState
+from trading_intents_client.cli.plain import PlainText
 from trading_intents_client.cli.tables import COLOURS, NONE, align, amount, rounded
 from trading_intents_client.cli.watch.blotter import Blotter, BlotterOrder
 from trading_intents_client.cli.watch.keys import HELP
@@ -65,10 +65,10 @@ def draw(blotter: Blotter, is_connected: bool, width: int, height: int) -> Layou
     return layout
 
 
-def _head(blotter: Blotter, is_connected: bool) -> Text:
+def _head(blotter: Blotter, is_connected: bool) -> PlainText:
     account = blotter.account
     is_live = account.environment == LIVE
-    head = Text(no_wrap=True, overflow="ellipsis")
+    head = PlainText(no_wrap=True, overflow="ellipsis")
     head.append(
         f" {account.environment.upper()} ",
         style="bold white on red" if is_live else "bold black on green",
@@ -99,15 +99,15 @@ def _head(blotter: Blotter, is_connected: bool) -> Text:
     return head
 
 
-def _foot(blotter: Blotter) -> Text:
+def _foot(blotter: Blotter) -> PlainText:
     if blotter.confirming is not None:
-        return Text(
+        return PlainText(
             f" cancel {blotter.confirming}? y or n",
             style="bold yellow",
             no_wrap=True,
             overflow="ellipsis",
         )
-    foot = Text(HELP, style="dim", no_wrap=True, overflow="ellipsis")
+    foot = PlainText(HELP, style="dim", no_wrap=True, overflow="ellipsis")
     for text in (blotter.notice, blotter.trouble):
         foot.append(f"  {text}" if text else "", style="yellow")
     return foot
@@ -116,7 +116,7 @@ def _foot(blotter: Blotter) -> Text:
 def _orders(blotter: Blotter, rows: int, width: int) -> Panel:
     found = blotter.orders()
     if not found:
-        return _panel(Text("no orders", style="dim"), "orders")
+        return _panel(PlainText("no orders", style="dim"), "orders")
     table, first, last = _order_table(blotter, found, rows, width)
     count = sum(row.is_open for row in found)
     shown_of = f", {first + 1} to {last} of {len(found)}" if last - first < len(found) else ""
@@ -140,7 +140,7 @@ def _order_table(
     return table, first, first + len(shown)
 
 
-def _order_columns(shown: list[BlotterOrder], width: int) -> dict[str, list[Text]]:
+def _order_columns(shown: list[BlotterOrder], width: int) -> dict[str, list[PlainText]]:
     """Those that have room, without the prices that no order has."""
     columns = _all_order_columns(shown)
     if width < NARROW:
@@ -155,38 +155,40 @@ def _order_columns(shown: list[BlotterOrder], width: int) -> dict[str, list[Text
     return columns
 
 
-def _all_order_columns(shown: list[BlotterOrder]) -> dict[str, list[Text]]:
+def _all_order_columns(shown: list[BlotterOrder]) -> dict[str, list[PlainText]]:
     averages = [rounded(row.average_price, row.limit_price, row.stop_price) for row in shown]
-    columns: dict[str, list[Text]] = {"time": [], "symbol": [], "side": []}
+    columns: dict[str, list[PlainText]] = {"time": [], "symbol": [], "side": []}
     for row in shown:
-        columns["time"].append(Text(_clock(row.at)))
-        columns["symbol"].append(Text(row.symbol, style="bold"))
-        columns["side"].append(Text(row.side, style="cyan" if row.side == "BUY" else "magenta"))
+        columns["time"].append(PlainText(_clock(row.at)))
+        columns["symbol"].append(PlainText(row.symbol, style="bold"))
+        columns["side"].append(
+            PlainText(row.side, style="cyan" if row.side == "BUY" else "magenta")
+        )
     columns["quantity"] = _numbers([row.quantity for row in shown])
     columns["filled"] = _numbers([row.filled for row in shown])
     columns["limit"] = _numbers([row.limit_price for row in shown])
     columns["stop"] = _numbers([row.stop_price for row in shown])
     columns["average"] = _numbers(averages)
-    columns["status"] = [Text(row.status, style=COLOURS.get(row.status, "")) for row in shown]
-    columns["reason"] = [Text(row.reason or "") for row in shown]
+    columns["status"] = [PlainText(row.status, style=COLOURS.get(row.status, "")) for row in shown]
+    columns["reason"] = [PlainText(row.reason or "") for row in shown]
     return columns
 
 
-def _choose(columns: dict[str, list[Text]], *names: str) -> dict[str, list[Text]]:
+def _choose(columns: dict[str, list[PlainText]], *names: str) -> dict[str, list[PlainText]]:
     return {name: columns[name] for name in names}
 
 
-def _numbers(values: Sequence[Decimal | None]) -> list[Text]:
-    return [Text(text, style="dim" if text == NONE else "") for text in align(values)]
+def _numbers(values: Sequence[Decimal | None]) -> list[PlainText]:
+    return [PlainText(text, style="dim" if text == NONE else "") for text in align(values)]
 
 
 def _positions(blotter: Blotter, rows: int, width: int) -> Panel:
     found = blotter.positions()
     if not found:
-        return _panel(Text("no positions", style="dim"), "positions")
+        return _panel(PlainText("no positions", style="dim"), "positions")
     shown = found[: max(rows, 0)]
     columns = {
-        "symbol": [Text(row.symbol, style="bold") for row in shown],
+        "symbol": [PlainText(row.symbol, style="bold") for row in shown],
         "quantity": _numbers([row.quantity for row in shown]),
         "cost": _numbers([rounded(row.average_cost, row.market_price) for row in shown]),
         "price": _numbers([row.market_price for row in shown]),
@@ -200,7 +202,7 @@ def _positions(blotter: Blotter, rows: int, width: int) -> Panel:
     return _panel(table, f"positions: {len(found)}")
 
 
-def _results(values: Sequence[Decimal | None]) -> list[Text]:
+def _results(values: Sequence[Decimal | None]) -> list[PlainText]:
     cells = _numbers(values)
     for cell, value in zip(cells, values, strict=True):
         if value:
@@ -214,7 +216,7 @@ def _fills(blotter: Blotter, rows: int) -> Panel:
     for fill in found:
         what = f"{fill.side} {amount(fill.quantity)} {fill.symbol} at {amount(fill.price)}"
         lines.append(f"{_clock(fill.at)} {what}")
-    return _panel(Text("\n".join(lines) or "no fills", no_wrap=True, overflow="ellipsis"), "fills")
+    return _panel(_lines(lines or ["no fills"]), "fills")
 
 
 def _clock(at: datetime | None) -> str:
@@ -223,9 +225,11 @@ def _clock(at: datetime | None) -> str:
 
 def _events(blotter: Blotter, rows: int) -> Panel:
     lines = [f"{_clock(at)} {line}" for at, line in blotter.events()[-rows:]] if rows > 0 else []
-    return _panel(
-        Text("\n".join(lines) or "no events yet", no_wrap=True, overflow="ellipsis"), "events"
-    )
+    return _panel(_lines(lines or ["no events yet"]), "events")
+
+
+def _lines(lines: Iterable[str]) -> Group:
+    return Group(*[PlainText(line, no_wrap=True, overflow="ellipsis") for line in lines])
 
 
 def _table(columns: list[str]) -> Table:
