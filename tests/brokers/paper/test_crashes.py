@@ -80,3 +80,17 @@ async def test_a_command_is_taken_as_a_whole_or_not_at_all(
         )
     assert (await session.submit("one", "buy 50 market")).outcome is Outcome.ACKED
     await assert_books_balance(venue.owner, account)
+
+
+async def test_orders_are_worked_on_after_a_command_failed(
+    venue: Venue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The books are dropped with it, and read anew long before the next check."""
+    await venue.post("99x10 101x10")
+    session = await venue.open_session(uuid4())
+    await session.submit("one", "buy 10 limit 100")
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "add_rows", lambda *_: Statement("SELECT 1 / 0"))
+        assert (await session.submit("two", "buy 1 market")).outcome is Outcome.NOT_SENT
+    await venue.post("99x10 100x10")
+    assert await session.events(2) == ["accepted", "fill 10@100"]

@@ -210,17 +210,10 @@ class PaperBroker:
         try:
             async with asyncio.timeout(deadline - self._context.clock.monotonic()):
                 return await self._answer(await self._venue.take(request))
-        except (TimeoutError, OutcomeUnknown) as error:
+        except (PlatformError, StatementRefused, TimeoutError) as error:
             request.is_abandoned = True
-            if isinstance(error, TimeoutError) and not request.is_taken:
-                return _not_sent("no time was left")
-            self._check_soon()  # the order may rest now
-            reason = error.detail if isinstance(error, OutcomeUnknown) else "no answer in time"
-            return CommandResult(outcome=Outcome.UNKNOWN, message=reason)
-        except PlatformError as error:
-            return _not_sent(error.detail)
-        except StatementRefused as error:
-            return _not_sent(f"the database refused: {error.code}")
+            self._check_soon()  # the books may have to be read anew, and the order may rest now
+            return _failure(request, error)
 
     async def _answer(self, reply: VenueReply) -> CommandResult:
         if FaultKind.DELAY in reply.faults:
@@ -303,6 +296,7 @@ class PaperBroker:
                     await self._check()
                     await self._market.look()
                 except PlatformError:
+                    self._check_soon()
                     await self._pause(RETRY_SECONDS)
         finally:
             self._break()
@@ -331,6 +325,19 @@ class PaperBroker:
 
 def _not_sent(message: str) -> CommandResult:
     return CommandResult(outcome=Outcome.NOT_SENT, message=message)
+
+
+def _failure(request: VenueRequest, error: Exception) -> CommandResult:
+    match error:
+        case StatementRefused():
+            return _not_sent(f"the database refused: {error.code}")
+        case OutcomeUnknown():
+            return CommandResult(outcome=Outcome.UNKNOWN, message=error.detail)
+        case PlatformError():
+            return _not_sent(error.detail)
+    if not request.is_taken:
+        return _not_sent("no time was left")
+    return CommandResult(outcome=Outcome.UNKNOWN, message="no answer in time")
 
 
 def _snapshot(found: FoundOrder) -> OrderSnapshot:
