@@ -195,7 +195,7 @@ cases = st.builds(
 @settings(max_examples=examples(400))
 @given(cases)
 def test_before_a_send_nothing_refuses_that_would_not_refuse_at_the_accept(case: Case) -> None:
-    """What is counted since the accept is not judged again, and the rest is judged alike."""
+    """Limits that need a count are not judged again, and the rest is judged alike."""
     accepted = judge(case)
     sent = judge(structs.replace(case, met=None))
     assert [each for each in sent if each not in accepted] == []

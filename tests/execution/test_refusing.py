@@ -55,7 +55,7 @@ async def test_a_control_that_came_meanwhile_is_honoured(urls: Urls, reason: str
 async def test_rules_are_read_again_for_a_send_when_they_have_changed(
     urls: Urls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once for the accept and once for the send, and never while they are the same."""
+    """They are read once for the accept and once for the send, and never while they are the same."""
     reads = Mock(side_effect=store.read_rules)
     monkeypatch.setattr(rules, "read_rules", reads)
     async with open_in_process(urls) as in_process, executing(in_process):
