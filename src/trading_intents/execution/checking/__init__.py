@@ -1,0 +1,1 @@
+"""What must always be true of all accounts, checked while the platform runs."""
