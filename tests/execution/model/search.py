@@ -26,10 +26,10 @@ class Searched(Protocol):
     def steps(self, state: Any) -> Iterator[Step]: ...
 
     def broken(self, state: Any) -> str:
-        """What must hold in every state and does not."""
+        """The rule that does not hold in this state, though it must in every one."""
 
     def unclean(self, state: Any) -> str:
-        """What is amiss in a state after which nothing more must happen."""
+        """The rule that does not hold where nothing more must happen."""
 
 
 @dataclass
@@ -47,10 +47,10 @@ class _Reached:
     """All states so far, each with the one from which it was reached first."""
 
     states: list[Any]
-    parents: array[int] = field(default_factory=lambda: array("l", [-1]))
+    parents: "array[int]" = field(default_factory=lambda: array("l", [-1]))
     # The `must` steps of each state: where they begin in `follows`.
-    offsets: array[int] = field(default_factory=lambda: array("l", [0]))
-    follows: array[int] = field(default_factory=lambda: array("l"))
+    offsets: "array[int]" = field(default_factory=lambda: array("l", [0]))
+    follows: "array[int]" = field(default_factory=lambda: array("l"))
 
 
 def explore(model: Searched) -> Result:

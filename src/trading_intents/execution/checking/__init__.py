@@ -1,1 +1,1 @@
-"""What must always be true of all accounts, checked while the platform runs."""
+"""Checks what must always be true of all accounts, while the platform runs."""

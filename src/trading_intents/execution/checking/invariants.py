@@ -26,8 +26,8 @@ class Findings(FrozenStruct):
 
 
 async def find_broken(tx: Tx, account_ids: Sequence[UUID]) -> Findings:
-    """What of these accounts is not as it must always be: orders that nobody works on, and kept
-    sums that differ from what they sum up."""
+    """Finds what of these accounts must never be: orders that nobody works on, and kept sums that
+    differ from what they sum up."""
     return Findings(
         forgotten=await find_forgotten(tx, account_ids),
         differences=await limits.find_differences(tx, account_ids),
