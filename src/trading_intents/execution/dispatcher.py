@@ -199,10 +199,10 @@ class Dispatcher:
         for each in batch.going:
             self._start(each, batch)
         lanes = {each.command.account_id for each in batch.going}
-        is_full = len(lanes) >= limit
-        if is_full:
+        if len(lanes) >= limit:
             self._last_lane = max(lanes, key=lambda lane: (lane <= self._last_lane, lane))
-        return bool(batch.going) and (is_full or has_more)
+        # Rows that wait for others, as many as there are slots, hide no later ones.
+        return has_more and (bool(batch.going) or not any(row.is_left for row in seen))
 
     async def _commit_claim(
         self, claim: Statement, claimable: Claimable, batch: ClaimedBatch

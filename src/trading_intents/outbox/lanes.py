@@ -1,5 +1,5 @@
-"""The position in a lane of the intents queue up to which its rows were seen, and the rows before it
-that wait. No I/O, no clock."""
+"""The position in a lane of the intents queue up to which its rows were seen, and the rows before
+it that wait. No I/O, no clock."""
 
 from collections import deque
 from collections.abc import Sequence
