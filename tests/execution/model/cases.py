@@ -55,12 +55,13 @@ ANSWERS = {"no answer": 1, "not arrived": 1}
 
 # Small ones, by which a wrong design shows within seconds. Of a right one these are searched whole:
 # LARGE ones take more.
-LARGE = {"slow", "late", "late, ids used again", "two, give"}
+LARGE = {"slow", "late", "late, ids used again"}
 QUICK = {
     "plain": Config(orders=("CX",), has_halt=True),
     "two": Config(orders=("C", "CX")),
     "crash": Config(orders=("C",), faults={"crash": 1}),
     "unknown": Config(orders=("C",), faults={"unknown": 1}),
+    "two, give": Config(orders=("C", "C"), faults={"give": 1}),
     "slow": Config(orders=("C",), faults={"slow": 1}),
     "give": Config(orders=("C",), faults={"give": 1}),
     "freeze": Config(orders=("C",), faults={"freeze": 1}, is_unique=False),
@@ -70,7 +71,6 @@ QUICK = {
     ),
     "unknown, ids used again": Config(orders=("C",), faults={"unknown": 1}, is_unique=False),
     "two, unknown": Config(orders=("C", "C"), faults={"unknown": 1}),
-    "two, give": Config(orders=("C", "C"), faults={"give": 1}),
     "crash, cancel": Config(orders=("CX",), faults={"crash": 1}),
     "late, cancel": Config(orders=("CX",), faults={"crash": 1}, is_bounded=False),
 }
