@@ -7,7 +7,7 @@ without touching the platform:
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -31,6 +31,7 @@ from trading_intents.brokers.port import (
     OrderSnapshot,
     OrderTicket,
     Outcome,
+    SentOrder,
     StreamGap,
 )
 from trading_intents.trading import Environment, OrderKind, OrderSide, RouteStrategy, TimeInForce
@@ -246,17 +247,15 @@ class MyBroker:
             outcome=Outcome.NOT_SENT, message="the session is down, or it is too late"
         )
 
-    async def lookup(
-        self, client_order_id: str, broker_order_id: str | None, deadline: float
-    ) -> Lookup:
-        order = self.venue.book.orders.get(client_order_id)
+    async def lookup(self, sent: SentOrder, deadline: float) -> Lookup:
+        order = self.venue.book.orders.get(sent.client_order_id)
         return _snapshot(order) if order else Absent()
 
     async def events(self) -> AsyncIterator[BrokerEvent | StreamGap]:
         while (event := await self._stream.get()) is not None:
             yield event
 
-    async def snapshot(self, since: datetime) -> AccountSnapshot:
+    async def snapshot(self, since: datetime, open_orders: Sequence[SentOrder]) -> AccountSnapshot:
         if not self._is_open:
             raise BrokerUnavailable("the session is down")
         orders = self.venue.book.orders.values()

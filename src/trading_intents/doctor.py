@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from trading_intents import __version__
 from trading_intents.accounts.model import InspectedAccount, SealedSecret
 from trading_intents.accounts.store import inspect_account, newest_sealed
@@ -46,7 +48,7 @@ from trading_intents.storage.migrate import connected, pending
 from trading_intents.storage.pipeline import Pipeline
 from trading_intents.storage.signals import open_signals
 from trading_intents.telemetry import Log, Metrics
-from trading_intents.trading import Environment, FrozenStruct
+from trading_intents.trading import Environment, FrozenStruct, OrderKind, OrderSide, Symbol
 from trading_intents.web.operations import read_metrics
 from trading_intents.web.server.listener import bind
 from trading_intents_client import AsyncAccount, AsyncTradingClient, TimeInForce, TradingError
@@ -209,7 +211,7 @@ async def _secrets(
 async def _broker(broker: BrokerAdapter, context: IntegrationContext) -> list[CheckResult]:
     try:
         async with asyncio.timeout(BROKER_LIMIT_SECONDS):
-            snapshot = await broker.snapshot(context.clock.now() - RECENT)
+            snapshot = await broker.snapshot(context.clock.now() - RECENT, ())
     except AuthFailed as error:
         return [
             CheckResult(
@@ -278,11 +280,19 @@ async def _try(
         return checks
     with _step(checks, "look-up", "by client order id") as shown:
         order = await placed.refresh()
-        opened = (await broker.snapshot(clock.now() - RECENT)).open_orders
+        sent = port.SentOrder(
+            client_order_id="",
+            broker_order_id=order.external_order_id,
+            symbol=Symbol(symbol),
+            side=OrderSide.BUY,
+            kind=OrderKind.LIMIT,
+            quantity=Decimal(1),
+        )
+        opened = (await broker.snapshot(clock.now() - RECENT, [sent])).open_orders
         ours = (each for each in opened if each.broker_order_id == order.external_order_id)
-        client_order_id = next((each.client_order_id for each in ours), None)
+        names = {"client_order_id": next((each.client_order_id or "" for each in ours), "")}
         until_seconds = clock.monotonic() + BROKER_LIMIT_SECONDS
-        found = await broker.lookup(client_order_id or "", None, until_seconds)
+        found = await broker.lookup(replace(sent, broker_order_id=None, **names), until_seconds)
         if isinstance(found, port.OrderSnapshot):
             shown.append(", ".join(each.kind for each in found.events))
         elif broker.capabilities.lookup is port.LookupKind.NONE:

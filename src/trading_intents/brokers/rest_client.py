@@ -224,8 +224,8 @@ class RequestBudget:
     def learn(
         self, status: int, headers: Mapping[str, str], now_seconds: float, unix_seconds: float
     ) -> None:
-        """A limit that does not say until when is over after a second. `unix_seconds` is the broker's
-        clock."""
+        """A limit that does not say until when is over after a second. `unix_seconds` is by the
+        broker's clock."""
         if status in BACK_OFF:
             retry_after = _retry_after_seconds(headers.get("retry-after", ""), unix_seconds)
             until_seconds = now_seconds + min(retry_after, MAX_RETRY_AFTER_SECONDS)
@@ -240,12 +240,12 @@ class RequestBudget:
 
 
 def _retry_after_seconds(text: str, unix_seconds: float) -> float:
-    """The seconds of a Retry-After, which has them or a date; 0 if it has neither."""
-    if text.isascii() and text.isdecimal():
-        return float(text)
+    """Reads a Retry-After, which has seconds or a date; gives 0 if it has neither."""
     with contextlib.suppress(ValueError):
+        if text.isdecimal():
+            return int(text)
         return max(0.0, parsedate_to_datetime(text).timestamp() - unix_seconds)
-    return 0.0
+    return 0
 
 
 def _digest(data: bytes) -> str:
@@ -350,7 +350,7 @@ class RestClient:
 
     @property
     def barred_seconds(self) -> int:
-        """How long the broker wants to be left alone, streams included."""
+        """The seconds for which the broker wants to be left alone, by streams too."""
         return self._budget.barred_seconds(self._clock.monotonic())
 
     async def ask(

@@ -301,7 +301,8 @@ async def looks_up_by_the_id_of_a_replace(run: CardRun) -> None:
 
 async def finds_nothing_that_was_not_sent(run: CardRun) -> None:
     await run.buy("3", "1")
-    found = await run.broker.lookup(run.stage.client_order_id(), None, deadline())
+    never = Sent(run.ticket(OrderSide.BUY, "3", "1"), CommandResult(outcome=Outcome.NOT_SENT))
+    found = await run.broker.lookup(run.known(never), deadline())
     assert isinstance(found, Absent)
 
 

@@ -104,6 +104,7 @@ class CardRun:
     received: list[BrokerEvent] = field(default_factory=list)
     gaps: list[port.StreamGap] = field(default_factory=list)
     missing: port.StreamGap | None = None  # why the session has no updates
+    taken: "list[Sent]" = field(default_factory=list)  # what was sent, whatever became of it
     _news: asyncio.Event = field(default_factory=asyncio.Event)
     _following: "asyncio.Task[None] | None" = None
 
@@ -226,14 +227,25 @@ class CardRun:
 
     async def found(self, sent: Sent) -> port.OrderSnapshot:
         """Looks the order up; the card fails unless it is found."""
-        client_order_id = sent.ticket.client_order_id
-        broker_order_id = sent.result.broker_order_id
-        order = await self.broker.lookup(client_order_id, broker_order_id, deadline())
+        order = await self.broker.lookup(self.known(sent), deadline())
         assert isinstance(order, port.OrderSnapshot), order
         return order
 
+    def known(self, sent: Sent) -> port.SentOrder:
+        """The order as the platform knows it."""
+        ticket = sent.ticket
+        return port.SentOrder(
+            client_order_id=ticket.client_order_id,
+            broker_order_id=sent.result.broker_order_id,
+            symbol=ticket.symbol,
+            side=ticket.side,
+            kind=ticket.kind,
+            quantity=ticket.quantity,
+        )
+
     async def snapshot(self) -> port.AccountSnapshot:
-        return await self.broker.snapshot(await self.stage.now() - timedelta(days=1))
+        since = await self.stage.now() - timedelta(days=1)
+        return await self.broker.snapshot(since, [self.known(each) for each in self.taken])
 
     def reported(self, *sent: Sent) -> list[BrokerEvent]:
         """The stream's events about these commands' order, each once, without the optional ones."""

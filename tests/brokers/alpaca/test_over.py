@@ -64,4 +64,4 @@ def test_a_filled_order_works_no_more_than_it_filled(
     status: str, quantity: int, is_working: bool
 ) -> None:
     found = wire.chain_snapshot([order(status)], [])
-    assert (found.quantity, found.is_working) == (quantity, is_working)
+    assert (found.quantity, found.is_working) == (Decimal(quantity), is_working)

@@ -250,7 +250,7 @@ async def test_a_report_with_any_id_is_kept(
     other.report(await other.expect("D"), more={37: order_id})
     assert (await sending).outcome is Outcome.ACKED
     await expect_working(broker, other)
-    assert len((await broker.snapshot(datetime.now(UTC) - timedelta(hours=1))).open_orders) == 2
+    assert len((await broker.snapshot(datetime.now(UTC) - timedelta(hours=1), ())).open_orders) == 2
     await end(broker, other)
 
 

@@ -27,6 +27,7 @@ from trading_intents.brokers.port import (
     EventKind,
     OrderSnapshot,
     OrderTicket,
+    SentOrder,
 )
 from trading_intents.trading import OrderKind, OrderSide, TimeInForce, amount_text
 
@@ -192,6 +193,16 @@ def command(msg_type: str, ticket: OrderTicket, now: datetime, account: str | No
         if ticket.stop_price is not None:
             fields.append((99, amount_text(ticket.stop_price)))
     return fields
+
+
+def status_request(order: SentOrder, account: str | None) -> Fields:
+    return [
+        (11, order.client_order_id),
+        (37, order.broker_order_id or ""),
+        (1, account or ""),
+        (55, order.symbol),
+        (54, _SIDES[order.side]),
+    ]
 
 
 def order_of(message: FixMessage) -> tuple[str | None, bool]:

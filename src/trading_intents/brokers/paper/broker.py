@@ -34,6 +34,7 @@ from trading_intents.brokers.port import (
     OrderSnapshot,
     OrderTicket,
     Outcome,
+    SentOrder,
     Simulation,
     StreamGap,
 )
@@ -111,16 +112,14 @@ class PaperBroker:
     async def cancel(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         return await self._send("CANCEL", ticket, deadline)
 
-    async def lookup(
-        self, client_order_id: str, broker_order_id: str | None, deadline: float
-    ) -> Lookup:
+    async def lookup(self, order: SentOrder, deadline: float) -> Lookup:
         """Looks up by the client order id alone: the journal has every one that ever arrived."""
         try:
             async with (
                 asyncio.timeout(deadline - self._context.clock.monotonic()),
                 self._context.database.transaction(read_only=True) as tx,
             ):
-                found = await store.find_order(tx, self._context.account.id, client_order_id)
+                found = await store.find_order(tx, self._context.account.id, order.client_order_id)
         except (PlatformError, TimeoutError) as error:
             return LookupUnknown(str(error))
         return _snapshot(found) if found else Absent()
@@ -138,7 +137,7 @@ class PaperBroker:
         if self._running and self._running.done() and not self._running.cancelled():
             self._running.result()  # raises what ended the market
 
-    async def snapshot(self, since: datetime) -> AccountSnapshot:
+    async def snapshot(self, since: datetime, open_orders: Sequence[SentOrder]) -> AccountSnapshot:
         """Gives every other event since beside the executions, so that orders that ended meanwhile
         are included."""
         account_id = self._context.account.id

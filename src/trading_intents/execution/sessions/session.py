@@ -185,7 +185,7 @@ class BrokerSession:
     def _is_unseen(self, event: port.BrokerEvent) -> bool:
         return self._answers.get(event.dedupe_key) != event
 
-    async def look_up(self, client_order_id: str, broker_order_id: str | None) -> port.Lookup:
+    async def look_up(self, order: port.SentOrder) -> port.Lookup:
         if self._broker is None:
             return port.LookupUnknown("the session is down")
         self.budget.take()
@@ -193,9 +193,7 @@ class BrokerSession:
         try:
             async with asyncio.timeout(LOOKUP_SECONDS):
                 deadline = self._dependencies.clock.monotonic() + LOOKUP_SECONDS
-                found = await call_adapter(
-                    self._broker.lookup(client_order_id, broker_order_id, deadline)
-                )
+                found = await call_adapter(self._broker.lookup(order, deadline))
                 if not isinstance(found, port.OrderSnapshot):
                     return found
                 return dataclasses.replace(
