@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from decimal import Decimal
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
@@ -31,9 +30,9 @@ from trading_intents.brokers.port import (
     BrokerUnavailable,
     IntegrationContext,
 )
-from trading_intents.brokers.registry import installed_brokers
+from trading_intents.brokers.registry import installed_brokers, unknown_settings
 from trading_intents.clock import Clock, SystemClock
-from trading_intents.config import Settings, broker_settings
+from trading_intents.config import PREFIX, Settings
 from trading_intents.errors import PlatformError, SecretUnreadable
 from trading_intents.identity.model import Entitlement
 from trading_intents.secret import Secret
@@ -77,7 +76,7 @@ async def examine(settings: Settings, strangers: Mapping[str, str], log: Log) ->
         settings.database_url or lock_holder(settings.data_dir)
     )
     checks = [
-        *_settings(strangers),
+        *_settings({**strangers, **unknown_settings(settings.others)}),
         *_files(settings),
         _disk(settings),
         _port(settings.http_host, settings.http_port, "HTTP", is_running),
@@ -121,8 +120,8 @@ async def _examine_at_broker(
     log: Log,
     symbol: str,
 ) -> list[CheckResult]:
-    own = partial(broker_settings, settings)
-    integration = installed_brokers(log, own).integration(account.broker)
+    brokers = installed_brokers(log, settings.others)
+    integration = brokers.integration(account.broker)
     if integration is None:
         return [CheckResult("wrong", "broker", f"{account.broker} is not installed here")]
     if symbol and account.environment != Environment.PAPER:
@@ -151,7 +150,7 @@ async def _examine_at_broker(
             ),
             secrets=secrets,
             clock=SystemClock(),
-            settings=own(account.broker),
+            settings=brokers.settings_of(account.broker),
             database=pool,
             signals=signals,
             open_transactions=transactions,
@@ -159,7 +158,8 @@ async def _examine_at_broker(
         )
         broker = integration.connect(context)
         stack.push_async_callback(broker.close)
-        checks = await _broker(broker, context)
+        checks = _integration_settings(integration, context.settings)
+        checks += await _broker(broker, context)
         if symbol:
             client = await stack.enter_async_context(_open_client())
             checks += await _try(client.account(str(account.id)), broker, context.clock, symbol)
@@ -311,6 +311,16 @@ async def _try(
     with _step(checks, "cancel", "CANCEL") as shown:
         await placed.cancel()
         shown.append((await placed.wait("CANCELLED")).order_status)
+    return checks
+
+
+def _integration_settings(
+    integration: port.Integration, settings: Mapping[str, str]
+) -> list[CheckResult]:
+    checks = []
+    for each in integration.settings:
+        shown = "***" if each.is_secret and settings[each.name] else settings[each.name]
+        checks.append(CheckResult("ok", "setting", f"{PREFIX}{each.name} is {shown or 'empty'}"))
     return checks
 
 

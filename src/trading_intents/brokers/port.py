@@ -1,7 +1,7 @@
 """The interface of a broker integration: its calls, its answers, and its capabilities. An adapter
 only translates: it never sends twice, never decides an order's status, and never shows a secret."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -402,11 +402,10 @@ class BrokerAccount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntegrationContext:
-    """All that an integration gets of us. `settings` are those that start with its name, such as
-    PAPER_SEED;
-    `database` is for its own tables and no others; `signals` wakes it when another process changed
-    those. All sessions of the integration in this process have one `shared`; `open_transactions`
-    gives a connection for group commits."""
+    """All that an integration gets of us. `settings` are those that it declares, such as
+    PAPER_SEED, and all others that start with its name; `database` is for its own tables and no
+    others; `signals` wakes it when another process changed those. All sessions of the integration
+    in this process have one `shared`; `open_transactions` gives a connection for group commits."""
 
     account: BrokerAccount
     secrets: Mapping[str, Secret]
@@ -446,6 +445,18 @@ class Simulation(Protocol):
         """The account's balance now. None: it was never opened there."""
 
 
+class Setting(FrozenStruct, kw_only=True):
+    """A variable TRADING_INTENTS_<name> of an integration, whose name the setting's begins with. One
+    whose value is not valid is refused by its `rule`."""
+
+    name: str
+    meaning: str
+    default: str = ""
+    is_secret: bool = False  # it is shown nowhere
+    rule: str = ""
+    is_valid: Callable[[str], object] = lambda _: True
+
+
 @dataclass(frozen=True, slots=True)
 class Integration:
     """An integration, as an entry point of the group `trading_intents.brokers` names it. `connect`
@@ -456,9 +467,19 @@ class Integration:
     capabilities: Capabilities
     connect: Callable[[IntegrationContext], BrokerAdapter]
     simulate: Callable[[Mapping[str, str]], Simulation] | None = None
+    settings: tuple[Setting, ...] = ()
 
     def __post_init__(self) -> None:
         assert self.name == self.capabilities.name
+
+
+@dataclass(frozen=True, slots=True)
+class Integrations:
+    """An entry point that makes several integrations of any names from its settings, which each of
+    them is handed too."""
+
+    make: Callable[[Mapping[str, str]], Iterable[Integration]]
+    settings: tuple[Setting, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,7 @@ class Connector:
 
     def integration(self) -> Integration:
         write_profile(self.folder, self.port, self.extends, **self.more)
-        (integration,) = venues({"FIX_VENUES": str(self.folder)})
+        (integration,) = venues.make({"FIX_VENUES": str(self.folder)})
         return integration
 
     def connect(self) -> FixBroker:

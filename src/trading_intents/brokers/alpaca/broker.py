@@ -35,6 +35,7 @@ from trading_intents.brokers.rest_client import AnswerUnclear, NotSent, answered
 from trading_intents.brokers.streamed_session import Reported, StreamedSession
 from trading_intents.brokers.websocket_client import WebSocketClient
 from trading_intents.clock import rfc3339
+from trading_intents.config import PLAIN_URL, is_plain_url
 
 SNAPSHOT_SECONDS = 9.0
 FEE_ROUNDS = 20  # of the comparisons of REST and the stream: in one of them fees are read
@@ -365,4 +366,24 @@ class AlpacaBroker(StreamedSession):
         return not known <= self._reported.keys()
 
 
-INTEGRATION = port.Integration(wire.CAPABILITIES.name, wire.CAPABILITIES, AlpacaBroker)
+INTEGRATION = port.Integration(
+    wire.CAPABILITIES.name,
+    wire.CAPABILITIES,
+    AlpacaBroker,
+    settings=(
+        port.Setting(
+            name="ALPACA_PAPER_URL",
+            meaning="Where Alpaca's paper accounts trade: https, or http on loopback.",
+            default="https://paper-api.alpaca.markets",
+            rule=PLAIN_URL,
+            is_valid=is_plain_url,
+        ),
+        port.Setting(
+            name="ALPACA_LIVE_URL",
+            meaning="Where its live accounts do, likewise.",
+            default="https://api.alpaca.markets",
+            rule=PLAIN_URL,
+            is_valid=is_plain_url,
+        ),
+    ),
+)

@@ -31,12 +31,14 @@ from trading_intents.brokers.port import (
     CommandResult,
     Integration,
     IntegrationContext,
+    Integrations,
     Lookup,
     LookupUnknown,
     OrderSnapshot,
     OrderTicket,
     Outcome,
     SentOrder,
+    Setting,
     StreamGap,
     UnreadableEvent,
 )
@@ -396,10 +398,10 @@ def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def venues(settings: Mapping[str, str]) -> Iterator[Integration]:
+def _make(settings: Mapping[str, str]) -> Iterator[Integration]:
     """The venues in the folder FIX_VENUES: a file NAME.toml is the broker NAME. ValueError, after
     all others, says which files are wrong."""
-    folder = settings.get("FIX_VENUES", "")
+    folder = settings["FIX_VENUES"]
     wrong = list[str]()
     for path in sorted(Path(folder).glob("*.toml")) if folder else ():
         try:
@@ -416,3 +418,14 @@ def venues(settings: Mapping[str, str]) -> Iterator[Integration]:
         yield Integration(path.stem, capabilities, connect)
     if wrong:
         raise ValueError("; ".join(wrong))
+
+
+venues = Integrations(
+    _make,
+    settings=(
+        Setting(
+            name="FIX_VENUES",
+            meaning="Folder of FIX venues: each NAME.toml in it is the broker NAME. Empty: none.",
+        ),
+    ),
+)

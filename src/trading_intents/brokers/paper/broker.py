@@ -20,6 +20,7 @@ from trading_intents.brokers.paper.venue.model import AccountBooks, VenueReply, 
 from trading_intents.brokers.paper.venue.simulation import PaperSimulation
 from trading_intents.brokers.paper.venue.valuation import Valuation
 from trading_intents.brokers.port import (
+    MAX_DIGITS,
     Absent,
     AccountSnapshot,
     BrokerBalance,
@@ -35,6 +36,7 @@ from trading_intents.brokers.port import (
     OrderTicket,
     Outcome,
     SentOrder,
+    Setting,
     Simulation,
     StreamGap,
 )
@@ -406,4 +408,28 @@ def simulate(settings: Mapping[str, str]) -> Simulation:
     return PaperSimulation(int(settings["PAPER_SEED"]))
 
 
-INTEGRATION = Integration(CAPABILITIES.name, CAPABILITIES, PaperBroker, simulate)
+def _number(name: str, default: int, meaning: str) -> Setting:
+    return Setting(
+        name=name,
+        meaning=meaning,
+        default=str(default),
+        rule="must be a whole number",
+        is_valid=lambda text: text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS,
+    )
+
+
+INTEGRATION = Integration(
+    CAPABILITIES.name,
+    CAPABILITIES,
+    PaperBroker,
+    simulate,
+    settings=(
+        _number("PAPER_CASH", 1_000_000, "USD that an account of the paper broker starts with."),
+        _number(
+            "PAPER_MAX_OPEN_ORDERS",
+            1_000,
+            "Working orders that an account may have at the paper broker; one more is refused.",
+        ),
+        _number("PAPER_SEED", 1, "What the paper broker's prices, ids and chances are made from."),
+    ),
+)

@@ -4,7 +4,7 @@ broker's snapshots. Never sends a command."""
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar
@@ -61,7 +61,6 @@ class SessionDependencies:
     integrations_pool: Pool  # for their own tables
     brokers: Registry
     vault: Vault
-    settings: Callable[[str], Mapping[str, str]]  # of a broker
     signals: Signals
     recorder: Recorder
     clock: Clock

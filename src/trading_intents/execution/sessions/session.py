@@ -323,7 +323,10 @@ class BrokerSession:
                 account_ref.organization_id, account_ref.account_id, setup.credential_id
             )
             secrets = await dependencies.vault.open(ref, setup.sealed)
-        revealed = (each.reveal() for each in secrets.values())
+        assert self.integration
+        settings = dependencies.brokers.settings_of(account_ref.broker)
+        revealed = [each.reveal() for each in secrets.values()]
+        revealed += [settings[each.name] for each in self.integration.settings if each.is_secret]
         self._secrets = tuple(each for each in revealed if len(each) >= MIN_SECRET_CHARACTERS)
         account = port.BrokerAccount(
             account_ref.account_id,
@@ -331,7 +334,6 @@ class BrokerSession:
             account_ref.environment,
             setup.external_account_id,
         )
-        settings = dependencies.settings(account_ref.broker)
         return port.IntegrationContext(
             account=account,
             secrets=secrets,
