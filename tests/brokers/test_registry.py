@@ -2,7 +2,9 @@
 nothing."""
 
 import json
-from collections.abc import Sequence
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from io import StringIO
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 
 from tests.brokers.fix.venue import write_profile
 from tests.conftest import Urls
-from tests.platform import environment, run_command, serving
+from tests.platform import environment, serving
 from trading_intents.brokers.fix.broker import read_venue
 from trading_intents.brokers.port import ENTRY_POINT_GROUP, Capabilities
 from trading_intents.brokers.registry import (
@@ -94,6 +96,12 @@ def discover(**variables: str) -> tuple[Registry, dict[str, str]]:
     return registry, {line["broker"]: line["reason"] for line in lines}
 
 
+def run_anew(environ: Mapping[str, str], *command: str) -> subprocess.CompletedProcess[str]:
+    """By an interpreter that has imported nothing, nor looked for packages."""
+    arguments = [sys.executable, "-m", "trading_intents", *command]
+    return subprocess.run(arguments, env=environ, capture_output=True, text=True, check=False)
+
+
 def test_our_own_brokers_are_installed_ones() -> None:
     """Only brokers that can trade are listed: these, and those that a package adds."""
     registry, left_out = discover()
@@ -131,11 +139,11 @@ def test_commands_are_loaded_when_one_is_asked_for(
     assert [json.loads(line)["broker"] for line in out.getvalue().splitlines()] == ["fix"]
     monkeypatch.setenv("PYTHONPATH", str(folder))
     environ = environment(tmp_path / "data", {})
-    assert "Sessions with CRASHING venues" in run_command(environ, "--help").stdout
-    broken = run_command(environ, "crashing", "log")
+    assert "Sessions with CRASHING venues" in run_anew(environ, "--help").stdout
+    broken = run_anew(environ, "crashing", "log")
     assert broken.returncode == 1
     assert "crashing:X cannot be loaded: RuntimeError: on purpose" in broken.stderr
-    assert "reset" in run_command(environ, "fix", "--help").stdout
+    assert "reset" in run_anew(environ, "fix", "--help").stdout
 
 
 def test_an_integration_is_imported_when_it_is_used(
@@ -145,9 +153,9 @@ def test_an_integration_is_imported_when_it_is_used(
         (folder / f"{module}.py").write_text("import sys; print('imported', file=sys.stderr)")
     monkeypatch.setenv("PYTHONPATH", str(folder))
     settings = {"ACME_URL": "https://acme", "ACNE_URL": "https://acme"}
-    done = run_command(environment(tmp_path / "data", settings), "admin", "--help")
+    done = run_anew(environment(tmp_path / "data", settings), "admin", "--help")
     assert done.returncode == 0, done
-    done = run_command(environment(tmp_path / "data", settings), "vault", "rotate")
+    done = run_anew(environment(tmp_path / "data", settings), "vault", "rotate")
     assert "imported" not in done.stderr, done
     assert "ACNE_URL" in done.stderr
     assert "ACME_URL" not in done.stderr, "it is for the integration to know"

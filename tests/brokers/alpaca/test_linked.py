@@ -21,7 +21,7 @@ from trading_intents.brokers.port import (
     OrderTicket,
     Outcome,
 )
-from trading_intents.testing.broker_suite import Card, CardRun, Sent, deadline, play
+from trading_intents.testing.broker_suite import Card, CardRun, Sent, deadline, new_id, play
 from trading_intents.testing.linked_cards import LINKED_CARDS
 from trading_intents.trading import Leg, OrderSide, TimeInForce, terms_of
 
@@ -158,7 +158,7 @@ async def test_a_buy_beside_a_stop_only_closes_a_short(
     pair = replace(ticket, legs=(leg(run, ticket, Leg.ONE_CANCELS_OTHER, "112", "110"),))
     assert (await run.send(pair)).result.outcome is Outcome.REJECTED
     await run.send(run.ticket(OrderSide.SELL_SHORT, "5"))
-    sent = await run.send(replace(pair, client_order_id=stage.client_order_id()))
+    sent = await run.send(replace(pair, client_order_id=new_id()))
     assert sent.result.outcome is Outcome.ACKED
     body = [each.body for each in stage.simulator.exchanges if each.method == "POST"][-1]
     assert (body["order_class"], body["position_intent"], "limit_price" in body) == (
