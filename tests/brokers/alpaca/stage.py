@@ -96,7 +96,8 @@ class AlpacaStage:
     async def book(self) -> list[BookedOrder]:
         """Alpaca makes a new order of each REPLACE: the last ones stand for their versions."""
         orders = [each for each in self.account.orders.values() if not is_leg(each)]
-        return [self._booked(each) for each in orders if each.json["status"] != "replaced"]
+        ids = {each.json["id"] for each in orders}  # a leg may replace the order beside it
+        return [self._booked(each) for each in orders if each.json["replaced_by"] not in ids]
 
     def _booked(self, last: Order) -> BookedOrder:
         versions = [last]

@@ -39,7 +39,7 @@ FAULTS = frozenset({StageFault.DROP_ANSWER, StageFault.LOSE_COMMAND, StageFault.
 RESTS_NONE = "fills every order at once"
 NO_ACCEPT = "does not acknowledge an order before its fill"
 CANNOT = {
-    "executor": dict.fromkeys((12, 14, 15, 22, 23, 40, 41, 42, 60, 70), RESTS_NONE)
+    "executor": dict.fromkeys((12, 14, 15, 22, 23, 29, 40, 41, 42, 45, 46, 60, 65, 70), RESTS_NONE)
     | {63: NO_ACCEPT},
     "ordermatch": {
         22: "knows no money",
@@ -206,7 +206,7 @@ async def test_a_counterpart_plays_the_cards_that_are_meant_for_it(
         if maker:
             await maker.broker.close()
     assert {card: error for card, error in played if error} == {}
-    assert len(played) == (6 if name == "executor" else 14)
+    assert len(played) == (6 if name == "executor" else 18)
 
 
 def test_the_documents_show_which_cards_the_counterparts_play(tmp_path: Path) -> None:
