@@ -32,7 +32,6 @@ from trading_intents.brokers.port import (
     OrderTicket,
     Outcome,
     SentOrder,
-    Setting,
     StreamGap,
 )
 from trading_intents.brokers.rest_client import (
@@ -43,6 +42,7 @@ from trading_intents.brokers.rest_client import (
     RestClient,
     answered,
     rejected,
+    url_setting,
 )
 from trading_intents.loops import wait_at_most
 from trading_intents.trading import (
@@ -78,12 +78,13 @@ CAPABILITIES = Capabilities(
 )
 
 # A setting is the variable TRADING_INTENTS_MY_BROKER_URL of every process, the same for all
-# accounts; what differs between accounts, and is secret, is a credential field.
+# accounts; what differs between accounts, and is secret, is a credential field. A setting of
+# another kind than an address is a `port.Setting` with a rule of its own.
 SETTINGS = (
-    Setting(
-        name="MY_BROKER_URL",
-        meaning="Where the venue is: https, or http on loopback.",
-        default="http://127.0.0.1:9100",
+    url_setting(
+        "MY_BROKER_URL",
+        "Where the venue is: https, or http on loopback.",
+        "http://127.0.0.1:9100",
     ),
 )
 

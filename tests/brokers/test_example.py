@@ -1,12 +1,10 @@
 """The example of a broker is one: it plays the cards that are meant for it, trades on after a
 restart of the worker, and an entry point adds it."""
 
-import importlib.util
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,7 +14,7 @@ from tests.conftest import Urls
 from tests.doctor_lines import lines_of
 from tests.execution.in_process_execution import executing, open_in_process
 from tests.platform import run_command, serving
-from tests.testing.my_venue import MyStage, my_venue
+from tests.testing.my_venue import EXAMPLE, MyStage, module_of, my_venue
 from tests.waiting import eventually
 from trading_intents.brokers.port import BrokerAdapter, Integration, IntegrationContext
 from trading_intents.config import PREFIX
@@ -25,19 +23,7 @@ from trading_intents.telemetry import Metrics
 from trading_intents.testing.broker_cards import CARDS
 from trading_intents.testing.broker_suite import Card, play
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "my_broker.py"
-
-
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("my_broker", EXAMPLE)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-MODULE: Any = load()
+MODULE: Any = module_of(EXAMPLE.read_text())
 
 
 MEANT = [card for card in CARDS if card.needs(MODULE.CAPABILITIES)]

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 from uuid import UUID, uuid4
@@ -33,6 +35,7 @@ from trading_intents.trading import (
     amount_text,
 )
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "my_broker.py"
 CASH = Decimal(1_000_000)
 FEE = Decimal("0.01")
 PAGE = 100
@@ -43,6 +46,12 @@ SIDES = {"buy": OrderSide.BUY, "sell": OrderSide.SELL, "short": OrderSide.SELL_S
 TIMES = {"day": TimeInForce.DAY, "gtc": TimeInForce.GOOD_TILL_CANCEL}
 
 Row = dict[str, Any]
+
+
+def module_of(source: str) -> ModuleType:
+    module = ModuleType("my_broker")
+    exec(compile(source, str(EXAMPLE), "exec"), module.__dict__)
+    return module
 
 
 class Dropped(Exception):
@@ -242,7 +251,8 @@ def _handler_of(venue: MyVenue) -> type[BaseHTTPRequestHandler]:
             parts = urlsplit(self.path)
             length = int(self.headers.get("content-length") or 0)
             body = json.loads(self.rfile.read(length)) if length else {}
-            status, found = 401, {"error": "unauthorized"}
+            status = 401
+            found: Any = {"error": "unauthorized"}
             if self.headers.get("x-token") == TOKEN:
                 try:
                     query = dict(parse_qsl(parts.query))

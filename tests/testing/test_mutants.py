@@ -6,9 +6,8 @@ from types import ModuleType
 
 import pytest
 
-from tests.brokers.test_example import EXAMPLE
 from tests.testing.mutants import MUTANTS, Mutant
-from tests.testing.my_venue import MyStage, my_venue
+from tests.testing.my_venue import EXAMPLE, MyStage, module_of, my_venue
 from trading_intents.testing import broker_suite
 from trading_intents.testing.broker_cards import CARDS
 from trading_intents.testing.broker_suite import play
@@ -22,9 +21,7 @@ WAIT_SECONDS = 0.5
 def mutated(mutant: Mutant) -> ModuleType:
     source = EXAMPLE.read_text()
     assert mutant.old in source, "the example has changed: change the mistake too"
-    module = ModuleType("my_broker")
-    exec(source.replace(mutant.old, mutant.new), module.__dict__)
-    return module
+    return module_of(source.replace(mutant.old, mutant.new))
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.mistake)

@@ -101,8 +101,8 @@ class OrderTicket(VersionTerms, kw_only=True):
 
 
 class SentOrder(FrozenStruct, kw_only=True):
-    """An order of ours, with all that a venue may want to hear before it finds it. A look-up goes by
-    the client order id, which may be that of a REPLACE."""
+    """An order of ours, with all that a venue may want to hear before it finds it. A look-up goes
+    by the client order id, which may be that of a REPLACE."""
 
     client_order_id: str
     broker_order_id: str | None = None
@@ -446,8 +446,8 @@ class Simulation(Protocol):
 
 
 class Setting(FrozenStruct, kw_only=True):
-    """A variable TRADING_INTENTS_<name> of an integration, whose name the setting's begins with. One
-    whose value is not valid is refused by its `rule`."""
+    """A variable TRADING_INTENTS_<name> of an integration, whose name the setting's begins with.
+    One whose value is not valid is refused by its `rule`."""
 
     name: str
     meaning: str

@@ -25,6 +25,7 @@ from trading_intents.brokers.port import (
     Outcome,
 )
 from trading_intents.brokers.sanitizing import cause_of, host_of
+from trading_intents.config import PLAIN_URL, is_plain_url
 from trading_intents.trading import FrozenStruct
 
 TIMEOUT = httpx.Timeout(3.0, connect=1.0, pool=0.5)
@@ -42,6 +43,13 @@ QUOTES = ("USDT", "USDC", "USD", "BTC")  # that coins are traded for
 
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 T = TypeVar("T")
+
+
+def url_setting(name: str, meaning: str, default: str) -> port.Setting:
+    """A venue's address, over which nobody else can read and change orders."""
+    return port.Setting(
+        name=name, meaning=meaning, default=default, rule=PLAIN_URL, is_valid=is_plain_url
+    )
 
 
 class NotSent(BrokerUnavailable):

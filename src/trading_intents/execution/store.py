@@ -108,6 +108,26 @@ async def look_up_unanswered(tx: Tx, account_ids: Sequence[UUID], seconds: float
     return tag != "UPDATE 0"
 
 
+class SentRow(FrozenStruct, kw_only=True):
+    action_id: UUID
+    external_order_id: str | None
+    symbol: Symbol
+    order_side: str
+    order_type: str
+    quantity: Decimal
+
+    @property
+    def order(self) -> SentOrder:
+        return SentOrder(
+            client_order_id=client_order_id(self.action_id),
+            broker_order_id=self.external_order_id,
+            symbol=self.symbol,
+            side=OrderSide(self.order_side),
+            kind=ORDER_KINDS[self.order_type],
+            quantity=self.quantity,
+        )
+
+
 class UnresolvedRow(UnresolvedCommands, kw_only=True):
     order_id: UUID
     account_id: UUID
@@ -131,28 +151,30 @@ class UnresolvedRow(UnresolvedCommands, kw_only=True):
     @property
     def confirmed(self) -> SentOrder:
         """The order by the version that the broker confirmed last."""
-        return SentOrder(
-            client_order_id=client_order_id(self.confirmed_action_id),
-            broker_order_id=self.external_order_id,
+        row = SentRow(
+            action_id=self.confirmed_action_id,
+            external_order_id=self.external_order_id,
             symbol=self.symbol,
-            side=OrderSide(self.order_side),
-            kind=ORDER_KINDS[self.order_type],
+            order_side=self.order_side,
+            order_type=self.order_type,
             quantity=self.quantity,
         )
+        return row.order
 
     @property
     def entry(self) -> SentOrder:
         """The entry of a leg."""
         assert self.entry_action_id
         assert self.entry_quantity is not None
-        return SentOrder(
-            client_order_id=client_order_id(self.entry_action_id),
-            broker_order_id=self.entry_external_id,
+        row = SentRow(
+            action_id=self.entry_action_id,
+            external_order_id=self.entry_external_id,
             symbol=self.symbol,
-            side=OrderSide(self.entry_side or ""),
-            kind=ORDER_KINDS[self.entry_type or ""],
+            order_side=self.entry_side or "",
+            order_type=self.entry_type or "",
             quantity=self.entry_quantity,
         )
+        return row.order
 
 
 _UNRESOLVED = f"""

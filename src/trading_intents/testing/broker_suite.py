@@ -3,7 +3,7 @@ runs `play` for each card of `broker_cards.CARDS`. Needs no test framework."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -403,24 +403,28 @@ def check_terms(book: Sequence[BookedOrder], commands: Sequence[Sent]) -> None:
 
 
 def differing_fills(book: Sequence[BookedOrder], events: Iterable[BrokerEvent]) -> list[str]:
-    """The orders whose reported executions, each once by its key, are others than the venue's."""
+    """Says how the reported executions, each once by its key, differ from the venue's own."""
     fills = [event for event in events if event.kind is EventKind.FILL]
-    differing = []
+    differing = list[str]()
     for order in book:
         own = [event for event in fills if event.client_order_id in order.client_order_ids]
-        reported = sorted((event.quantity, event.price) for event in own)
-        booked = sorted((fill.quantity, fill.price) for fill in order.fills)
-        if reported != booked:
-            differing.append(f"the venue has executions {booked}, reported are {reported}")
-        sides = {event.side for event in own} - {None, order.side}
-        if sides:
-            differing.append(f"an execution of a {order.side} is reported as {sides}")
-        has_fees = all(fill.fee is not None for fill in order.fills)
-        taken = sum((fill.fee or ZERO for fill in order.fills), ZERO)
-        reported_fees = sum((event.fee or ZERO for event in own), ZERO)
-        if has_fees and taken != reported_fees:
-            differing.append(f"the venue took fees of {taken}, reported are {reported_fees}")
+        differing += _differences(order, own)
     return differing
+
+
+def _differences(order: BookedOrder, fills: Sequence[BrokerEvent]) -> Iterator[str]:
+    reported = sorted((fill.quantity, fill.price) for fill in fills)
+    booked = sorted((fill.quantity, fill.price) for fill in order.fills)
+    if reported != booked:
+        yield f"the venue has executions {booked}, reported are {reported}"
+    sides = {fill.side for fill in fills} - {None, order.side}
+    if sides:
+        yield f"an execution of a {order.side} is reported as {sides}"
+    fees = sum((fill.fee or ZERO for fill in fills), ZERO)
+    taken = sum((fill.fee or ZERO for fill in order.fills), ZERO)
+    is_known = all(fill.fee is not None for fill in order.fills)
+    if is_known and fees != taken:
+        yield f"the venue took fees of {taken}, reported are {fees}"
 
 
 def _folded(events: Sequence[BrokerEvent]) -> list[EventKind]:

@@ -31,11 +31,17 @@ from trading_intents.brokers.port import (
     OrderTicket,
     Outcome,
 )
-from trading_intents.brokers.rest_client import AnswerUnclear, NotSent, answered, rejected, remember
+from trading_intents.brokers.rest_client import (
+    AnswerUnclear,
+    NotSent,
+    answered,
+    rejected,
+    remember,
+    url_setting,
+)
 from trading_intents.brokers.streamed_session import Reported, StreamedSession
 from trading_intents.brokers.websocket_client import WebSocketClient
 from trading_intents.clock import rfc3339
-from trading_intents.config import PLAIN_URL, is_plain_url
 
 SNAPSHOT_SECONDS = 9.0
 FEE_ROUNDS = 20  # of the comparisons of REST and the stream: in one of them fees are read
@@ -371,19 +377,15 @@ INTEGRATION = port.Integration(
     wire.CAPABILITIES,
     AlpacaBroker,
     settings=(
-        port.Setting(
-            name="ALPACA_PAPER_URL",
-            meaning="Where Alpaca's paper accounts trade: https, or http on loopback.",
-            default="https://paper-api.alpaca.markets",
-            rule=PLAIN_URL,
-            is_valid=is_plain_url,
+        url_setting(
+            "ALPACA_PAPER_URL",
+            "Where Alpaca's paper accounts trade: https, or http on loopback.",
+            "https://paper-api.alpaca.markets",
         ),
-        port.Setting(
-            name="ALPACA_LIVE_URL",
-            meaning="Where its live accounts do, likewise.",
-            default="https://api.alpaca.markets",
-            rule=PLAIN_URL,
-            is_valid=is_plain_url,
+        url_setting(
+            "ALPACA_LIVE_URL",
+            "Where its live accounts do, likewise.",
+            "https://api.alpaca.markets",
         ),
     ),
 )

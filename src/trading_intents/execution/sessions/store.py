@@ -10,10 +10,10 @@ from trading_intents.accounts.model import ConnectionState
 from trading_intents.brokers.port import SentOrder
 from trading_intents.controls.store import was_halted
 from trading_intents.execution.claims import IS_CLAIMED
+from trading_intents.execution.store import SentRow
 from trading_intents.ids import OrganizationId
-from trading_intents.orders.facts import client_order_id
 from trading_intents.storage.database import Tx
-from trading_intents.trading import ORDER_KINDS, FrozenStruct, OrderSide
+from trading_intents.trading import FrozenStruct
 
 LEASE_SECONDS = 5.0
 MAX_REPORTED = 100  # orders that wait too long
@@ -278,18 +278,7 @@ async def list_open_orders(tx: Tx, account_id: UUID) -> list[SentOrder]:
         ) AS a
         WHERE o.account_id = $1 AND o.finished_at IS NULL
     """
-    orders = list[SentOrder]()
-    for row in await tx.fetch(query, account_id):
-        order = SentOrder(
-            client_order_id=client_order_id(row["action_id"]),
-            broker_order_id=row["external_order_id"],
-            symbol=row["symbol"],
-            side=OrderSide(row["order_side"]),
-            kind=ORDER_KINDS[row["order_type"]],
-            quantity=row["quantity"],
-        )
-        orders.append(order)
-    return orders
+    return [SentRow(**row).order for row in await tx.fetch(query, account_id)]
 
 
 async def look_up_missing(
