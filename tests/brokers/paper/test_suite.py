@@ -1,22 +1,21 @@
 """The paper broker plays every card that is meant for it."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
 from uuid import UUID, uuid4
 
+import msgspec
 import pytest
 
 from tests.brokers.paper.venue import Venue
 from trading_intents.brokers.paper.broker import PaperBroker
-from trading_intents.brokers.paper.model import CAPABILITIES, Prices
+from trading_intents.brokers.paper.model import CAPABILITIES, PaperOrder, PaperOrderStatus, Prices
 from trading_intents.brokers.paper.quotes import Quotes
 from trading_intents.brokers.port import Capabilities
 from trading_intents.testing.broker_cards import CARDS
 from trading_intents.testing.broker_suite import BookedFill, BookedOrder, Card, StageFault, play
-from trading_intents.trading import OrderKind, OrderSide, Symbol, TimeInForce
+from trading_intents.trading import Symbol
 
 FAULTS = {
     StageFault.DROP_ANSWER: "drop_answer",
@@ -52,29 +51,56 @@ class PaperStage:
         await self.venue.fault(self.account, FAULTS[fault], remaining=1)
 
     async def book(self) -> list[BookedOrder]:
-        owner = self.venue.owner
-        query = "SELECT * FROM paper_events WHERE account_id = $1 ORDER BY seq"
-        events = await owner.fetch(query, self.account)
-        query = """
-            SELECT * FROM paper_orders
-            WHERE account_id = $1 AND leg IS NULL AND status <> 'REJECTED' ORDER BY number
-        """
-        return [_booked(row, events) for row in await owner.fetch(query, self.account)]
+        fetch = self.venue.owner.fetch
+        rows = await fetch(JOURNAL, self.account)
+        orders = [
+            msgspec.json.decode(row[0], type=PaperOrder)
+            for row in await fetch(ORDERS, self.account)
+        ]
+        booked = []
+        for order in orders:
+            events = [row["events"] for row in rows if row["number"] == order.number]
+            if order.leg is None and order.status is not PaperOrderStatus.REJECTED:
+                booked.append(_booked(order, [each for run in events for each in decode(run)]))
+        return booked
 
 
-def _booked(row: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> BookedOrder:
-    own = [event for event in events if event["number"] == row["number"]]
-    begun = [each for each in own if each["kind"] == "ACCEPTED" or each["replaces"]]
-    fills = [each for each in own if each["kind"] == "FILL"]
+JOURNAL = "SELECT number, events::text FROM paper_journal WHERE account_id = $1 ORDER BY seq"
+ORDERS = """
+    SELECT state::text FROM paper_working WHERE account_id = $1
+    UNION ALL
+    SELECT ended::text FROM paper_journal WHERE account_id = $1 AND ended IS NOT NULL
+"""
+
+
+class StoredEvent(msgspec.Struct, kw_only=True):
+    kind: str
+    client_order_id: str | None = None
+    quantity: Decimal | None = None
+    price: Decimal | None = None
+
+
+def decode(run: str) -> list[StoredEvent]:
+    return msgspec.json.decode(run, type=list[StoredEvent])
+
+
+def _booked(order: PaperOrder, events: list[StoredEvent]) -> BookedOrder:
+    begun = [each.client_order_id for each in events if each.kind in ("ACCEPTED", "REPLACED")]
+    fills = []
+    for each in events:
+        if each.kind == "FILL":
+            assert each.quantity is not None
+            assert each.price is not None
+            fills.append(BookedFill(each.quantity, each.price))
     return BookedOrder(
-        client_order_ids=tuple(dict.fromkeys(each["client_order_id"] for each in begun)),
-        side=OrderSide(row["side"]),
-        kind=OrderKind(row["kind"]),
-        quantity=row["quantity"],
-        limit_price=row["limit_price"],
-        stop_price=row["stop_price"],
-        time_in_force=TimeInForce(row["time_in_force"]),
-        fills=tuple(BookedFill(each["quantity"], each["price"]) for each in fills),
+        client_order_ids=tuple(dict.fromkeys(name for name in begun if name)),
+        side=order.side,
+        kind=order.kind,
+        quantity=order.quantity,
+        limit_price=order.limit_price,
+        stop_price=order.stop_price,
+        time_in_force=order.time_in_force,
+        fills=tuple(fills),
     )
 
 
