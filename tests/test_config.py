@@ -206,3 +206,9 @@ def test_a_mistyped_variable_is_logged_with_the_nearest_one(variable: str, near:
 
 def test_known_variables_are_no_strangers() -> None:
     assert config.unknown(dict.fromkeys(config.names(), "")) == {}
+
+
+def test_what_integrations_get_is_neither_ours_nor_the_clients() -> None:
+    settings = load(HTTP_PORT="1", API_KEY=MARKER, ACME_TOKEN=f" {MARKER} ", ACME_URL=" ")
+    assert settings.others == {"ACME_TOKEN": Secret(MARKER)}
+    assert MARKER not in repr(settings)

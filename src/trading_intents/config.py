@@ -278,7 +278,8 @@ def load(environ: Mapping[str, str]) -> Settings:
     others = {}
     for variable, text in environ.items():
         name = variable.removeprefix(PREFIX)
-        if name != variable and variable not in names() and text.strip():
+        is_known = variable in names() or name in CLIENT_VARIABLES
+        if name != variable and not is_known and text.strip():
             others[name] = Secret(text.strip())
     settings = Settings(**values, others=others)
     _check(settings)
