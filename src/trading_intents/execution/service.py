@@ -1,7 +1,7 @@
 """Builds, starts and drains all that a process runs to execute intents."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from uuid import UUID
 
 from trading_intents.accounts.model import ConnectionState
@@ -37,7 +37,6 @@ class Execution:
         context: WorkerContext,
         brokers: Registry,
         vault: Vault,
-        settings: Callable[[str], Mapping[str, str]],
         signals: Signals,
         make_id: IdMaker,
         max_age_millis: int,
@@ -64,7 +63,6 @@ class Execution:
             integrations_pool=context.pool.share(),
             brokers=brokers,
             vault=vault,
-            settings=settings,
             signals=signals,
             recorder=self._recorder,
             clock=context.clock,

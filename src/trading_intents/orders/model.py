@@ -280,8 +280,9 @@ def _as_changed(
     price = getattr(version, priced) if last.price is None else last.price
     changed = replace(version, **{"quantity": last.quantity, priced: price})
     # The stop of the one moves all the time, the quantity of the other with every fill of the
-    # group.
-    is_usual = is_linked or version.trail_amount is not None or version.trail_bps is not None
+    # group; and a venue may repeat an order's own terms.
+    is_trailing = version.trail_amount is not None or version.trail_bps is not None
+    is_usual = is_linked or is_trailing or changed == version
     return changed, () if is_usual else (last,)
 
 

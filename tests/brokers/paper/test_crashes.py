@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 
 from tests.brokers.paper.venue import Venue, assert_books_balance, deadline
+from tests.brokers.sought import sought
 from tests.conftest import Urls
 from tests.fork_server import Fork
 from trading_intents.brokers.paper.venue import store
@@ -46,7 +47,7 @@ async def test_what_was_answered_survives_a_kill(venue: Venue, tenants_database:
         process.wait()
     session = await venue.open_session(account)
     for client_order_id, outcome in answered.items():
-        found = await session.broker.lookup(client_order_id, None, deadline())
+        found = await session.broker.lookup(sought(client_order_id), deadline())
         assert isinstance(found, OrderSnapshot), client_order_id
         assert (found.events[0].kind == "REJECTED") == (outcome == Outcome.REJECTED)
     await assert_books_balance(venue.owner, account)
@@ -54,7 +55,7 @@ async def test_what_was_answered_survives_a_kill(venue: Venue, tenants_database:
     assert len(journal) == len(set(journal)) >= len(answered)
     working = await venue.value("SELECT count(*) FROM paper_working WHERE account_id = $1", account)
     assert (
-        len((await session.broker.snapshot(await venue.value("SELECT now()"))).open_orders)
+        len((await session.broker.snapshot(await venue.value("SELECT now()"), ())).open_orders)
         == working
     )
 
