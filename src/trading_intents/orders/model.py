@@ -175,7 +175,7 @@ def derive(terms: OrderTerms, facts: Iterable[Fact], pending: PendingCommands) -
         quantity=quantity,
         filled_quantity=filled,
         leaves_quantity=ZERO if is_final else _difference(quantity, filled),
-        average_price=_average(booked, filled),
+        average_price=average((trade.quantity * trade.price for trade in booked), filled),
         broker_order_id=_broker_order_id(versions, seen),
         reason=reason,
         detail=detail,
@@ -484,8 +484,9 @@ def _difference(quantity: Decimal, filled: Decimal) -> Decimal:
         return normalized(max(quantity - filled, ZERO))
 
 
-def _average(booked: Sequence[TradeView], filled: Decimal) -> Decimal | None:
+def average(values: Iterable[Decimal], filled: Decimal) -> Decimal | None:
+    """Of executions, whose `values` are computed here, to all digits."""
     if not filled:
         return None
     with exact():
-        return quotient(total(trade.quantity * trade.price for trade in booked), filled)
+        return quotient(total(values), filled)
