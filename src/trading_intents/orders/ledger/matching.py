@@ -197,9 +197,12 @@ class LedgerIndex:
             self.facts.setdefault(fact.account_id, {})[fact.key] = fact
         commands = list(read.commands)
         rows = []
+        self.uncovered: dict[IdText, list[IdText]] = {}  # entries, by account
         for head in read.heads.values():
             commands += head.commands
             rows.append(head.row)
+            if head.row.uncovered_since:
+                self.uncovered.setdefault(head.row.account_id, []).append(head.row.order_id)
         self.legs: dict[IdText, list[IdText]] = {}  # of an entry
         for row in sorted(rows, key=lambda row: (row.create_seq, row.order_id)):
             if row.parent_order_id:
@@ -218,11 +221,6 @@ class LedgerIndex:
         for fact in self.facts.get(account_id, {}).values():
             if fact.order_id is None and fact.client_order_id is None:
                 yield fact
-
-    def uncovered(self, account_id: IdText) -> Iterator[IdText]:
-        for head in self.heads.values():
-            if head.row.account_id == account_id and head.row.uncovered_since:
-                yield head.row.order_id
 
     def head_of(self, order_id: IdText) -> OrderHead:
         if order_id not in self.heads:
@@ -299,7 +297,7 @@ class Advanced(NamedTuple):
 def advance_common(
     prepared: PreparedRecording, new_facts: NewFacts, index: LedgerIndex
 ) -> Advanced:
-    uncommon = {*prepared.also_locked, *index.uncovered(prepared.account_id)}
+    uncommon = {*prepared.also_locked, *index.uncovered.get(prepared.account_id, ())}
     uncommon.update(order_id for _, order_id in new_facts.adopted.values())
     by_order: dict[IdText, list[Fact]] = {}
     for fact, order_id in new_facts.facts.values():
