@@ -395,6 +395,11 @@ def test_an_order_that_is_accepted_and_filled_is_common(batches: list[list[Fact]
         ([[filled("e1", "4")], [filled("e1", "5")]], {}),
         ([[filled("e1", "10")], [filled("e2", "1")]], {}),
         ([[reported(EventKind.CANCELLED, "x", at=9)]], {}),
+        (
+            [[reported(EventKind.REJECTED, "x", at=1)], [reported(EventKind.ACCEPTED, "a", at=2)]],
+            {},
+        ),
+        ([[filled("e1", "4", broker_order_id=None)], [filled("e1", "4")]], {}),
         ([[reported(EventKind.FEE, "f", quantity="1", symbol="AAPL")]], {}),
         ([[ACCEPTED]], {"linked": True}),
         ([[ACCEPTED]], {"flags": (OrderFlag.RESURRECTED,)}),

@@ -150,8 +150,10 @@ async def record(
         news.append((each, new_facts, advanced))
         whole |= advanced.whole
     if whole:
-        pasts, covers = await tx.run([read_pasts(whole), READ_COVERS])
+        (pasts,) = await tx.run([read_pasts(whole)])
         index.histories = parse_histories(pasts, index.heads)
+    if index.uncovered:
+        (covers,) = await tx.run([READ_COVERS])
         index.covers = parse_covers(covers)
     pacer = Pacer()
     recorded = [await _book(tx, *each, index, pacer) for each in news]
