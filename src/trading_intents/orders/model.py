@@ -281,8 +281,7 @@ def _as_changed(
     changed = replace(version, **{"quantity": last.quantity, priced: price})
     # The stop of the one moves all the time, the quantity of the other with every fill of the
     # group.
-    is_usual = is_linked or version.trail_amount is not None or version.trail_bps is not None
-    return changed, () if is_usual else (last,)
+    return changed, () if is_linked or version.is_trailing else (last,)
 
 
 def _is_brokers_change(fact: Fact) -> bool:

@@ -75,12 +75,11 @@ def _is_common(row: OrderRow) -> bool:
     """Whether only its CREATE, and what that was answered, made the order what it is. A reason of
     an open one says that a command was refused, or that the broker changed the terms."""
     commanded = (row.linked, row.cancel_requested, row.pending_replace_seq)
-    is_trailing = row.trail_amount is not None or row.trail_bps is not None
     is_explained = row.finished_at is None and (row.reason or row.detail)
     is_doubted = row.order_status is OrderStatus.UNKNOWN
     if any(commanded) or row.command_seq != row.create_seq:
         return False
-    return not (row.flags or is_trailing or is_explained or is_doubted)
+    return not (row.flags or row.is_trailing or is_explained or is_doubted)
 
 
 def _are_common(facts: Sequence[Fact], row: OrderRow, name: str) -> bool:
