@@ -26,7 +26,6 @@ from trading_intents.ids import IdMaker, id_text
 from trading_intents.loops import Pacer, Wakeup, finish_tasks, repeat, start_loop
 from trading_intents.orders.facts import CommandKind, FactKind, client_order_id
 from trading_intents.orders.ledger.recording import answer_facts
-from trading_intents.orders.model import OrderState
 from trading_intents.outbox import intents_queue as queue
 from trading_intents.outbox import model as outbox
 from trading_intents.outbox.lanes import SeenRow
@@ -512,7 +511,7 @@ class Dispatcher:
         if (
             any(fact.kind in CANCEL_LOST for fact in entry.own)
             and booked
-            and booked.view.state is OrderState.OPEN
+            and booked.row.finished_at is None
         ):
             alert_lost_cancel(row.order_key, self._metrics, self._log)
         return written.status is not Status.PENDING

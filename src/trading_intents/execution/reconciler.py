@@ -269,7 +269,7 @@ class Reconciler:
                 session.account_ref, looked_up.events, also_locked=frozenset({order_id})
             )
             recorded = [await self._recorder.record_in_tx(tx, found)]
-            view = recorded[0].orders[id_text(order_id)].view
+            view = recorded[0].view_of(order_id)
             ended = ending_event(
                 view,
                 looked_up.order,
@@ -283,7 +283,7 @@ class Reconciler:
                     also_locked=found.also_locked,
                 )
                 recorded.append(await self._recorder.record_in_tx(tx, ending))
-                view = recorded[-1].orders[id_text(order_id)].view
+                view = recorded[-1].view_of(order_id)
             unresolved = _describe(await store.read_unresolved(tx, order_id), view)
             verdict = classify_lookup(
                 unresolved, looked_up.order, looked_up.replaced, capabilities.lookup
