@@ -208,7 +208,7 @@ async def test_a_fault_on_the_quick_way_is_500_with_its_id_and_ends(site: Site) 
         "mine",
     )
     assert b"secret-marker" not in body
-    assert answered(site, "none", 500) == 1
+    assert answered(site, "/v1/quick/{name}", 500) == 1
     logged = json.loads(site.logs.getvalue())
     assert (logged["request_id"], "secret-marker" in logged["exception"]) == ("mine", True)
     assert await site.app.drain(LIMIT_SECONDS)

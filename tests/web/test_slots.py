@@ -10,6 +10,7 @@ import pytest
 
 from tests.web.conftest import Site
 from tests.web.connections import connected, metric, read_answer
+from trading_intents.loops import Turns
 from trading_intents.web.server.table import MAX_ACCEPTED
 
 FLOOD = 40
@@ -34,6 +35,7 @@ async def test_a_flood_of_requests_delays_no_other_caller(
 ) -> None:
     """All are received before the first is read; with each answer, its rank among them is known."""
     answered: list[tuple[str, int]] = []
+    site.app.turns = Turns(0)
 
     async def read(name: str, reader: asyncio.StreamReader) -> None:
         answered.append((name, (await read_answer(reader))[0]))

@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from datetime import datetime, time
 from decimal import Decimal
 from typing import Any, Protocol, TypeVar
@@ -62,24 +62,27 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
 
     def check_target(self) -> None:
         """Runs before anything is looked for in the path or the query."""
-        for what, size, limit in (
-            ("path", len(self.raw_path), MAX_PATH_BYTES),
-            ("query", len(self.query_string), MAX_QUERY_BYTES),
-        ):
-            if size > limit:
-                raise errors.UriTooLong(
-                    f"the {what} has more than {limit} bytes, which is the limit"
-                )
+        if len(self.raw_path) > MAX_PATH_BYTES:
+            what, limit = "path", MAX_PATH_BYTES
+        elif len(self.query_string) > MAX_QUERY_BYTES:
+            what, limit = "query", MAX_QUERY_BYTES
+        else:
+            return
+        raise errors.UriTooLong(f"the {what} has more than {limit} bytes, which is the limit")
 
 
-class PendingRequest(Protocol):
-    """A request on the fast path that is not answered yet."""
+class PendingAnswer(Protocol):
+    """What a handler gives instead of an answer that it passes to the request later."""
 
     def abandon(self) -> None:
         """Called when the caller has hung up."""
 
 
 class LimitedCaller(Protocol):
+    @property
+    def turn(self) -> Hashable:
+        """Whose turn its requests take: its organization's, or its own if it has none."""
+
     @property
     def limit_key(self) -> str: ...
 
@@ -166,10 +169,13 @@ class AnyVersion(frozenset[int]):
 
 
 class Request:
+    answer: "Callable[[Answer | errors.PlatformError], None]"  # after a PendingAnswer
+
     __slots__ = (
         "_headers",
         "_query",
         "address",
+        "answer",
         "caller",
         "form",
         "headers_out",

@@ -12,19 +12,14 @@ from trading_intents.web.problem import PROBLEM, ErrorShape
 from trading_intents.web.request import (
     JSON,
     Answer,
-    Incoming,
-    PendingRequest,
+    PendingAnswer,
     Request,
     check_entity_tags,
 )
 
-Handler = Callable[[Request], Awaitable[Answer]]
-H = TypeVar("H", bound=Callable[..., Awaitable[Answer]])
+Handler = Callable[[Request], Awaitable[Answer | PendingAnswer]]
+H = TypeVar("H", bound=Callable[..., Awaitable[Answer | PendingAnswer]])
 Respond = Callable[[Answer], None]
-# The fast path of a route: the same checks in the same order, without an await, for a request that
-# passes all of them. It calls back once. None: a check fails, or something must be read first; the
-# handler finds out and answers.
-FastHandler = Callable[[Incoming, str, Respond], PendingRequest | None]
 
 
 class Tag(StrEnum):
@@ -120,26 +115,18 @@ class Route:
     path: str
     policy: Policy
     handle: Handler
-    fast: FastHandler | None = None  # given the request and the path's one parameter
+    operation: Operation = field(init=False)
+    limited_by: Bucket | None = field(init=False)
 
     def __post_init__(self) -> None:
         for need in ("name", "meaning", "identify", "permit"):
             if not hasattr(self.policy, need):
                 raise TypeError(f"{self.method} {self.path} has no policy")
-
-    @property
-    def operation(self) -> Operation:
-        declared: Operation = getattr(self.handle, _DECLARED)
-        return declared
+        operation: Operation = getattr(self.handle, _DECLARED)
+        bucket = operation.bucket or (Bucket.READS if self.method == "GET" else Bucket.WRITES)
+        object.__setattr__(self, "operation", operation)
+        object.__setattr__(self, "limited_by", None if operation.always else bucket)
 
     @property
     def summary(self) -> str:
         return " ".join((self.handle.__doc__ or "").split())
-
-    @property
-    def limited_by(self) -> Bucket | None:
-        if self.operation.always:
-            return None
-        if self.operation.bucket:
-            return self.operation.bucket
-        return Bucket.READS if self.method == "GET" else Bucket.WRITES
