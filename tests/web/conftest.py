@@ -284,6 +284,10 @@ def _routes(lever: list[Site]) -> tuple[Route, ...]:
         await lever[0].leave.wait()
         return answer_json(Echo("done"))
 
+    async def later(request: Request) -> Pending:
+        lever[0].pending.append(request.answer)
+        return Pending()
+
     async def quick(request: Request) -> Pending:
         if request.params["name"] == "broken":
             raise ZeroDivisionError("secret-marker")
@@ -325,6 +329,15 @@ def _routes(lever: list[Site]) -> tuple[Route, ...]:
             "Answered later, without a task.",
             answer=Echo,
             is_counted_by_handler=True,
+        ),
+        route(
+            "POST",
+            "/v1/later",
+            known,
+            later,
+            "Answered later, to a caller.",
+            answer=Echo,
+            bucket=Bucket.CANCELS,
         ),
         route("GET", "/v1/limited-address", anyone, limited, "Limited.", answer=Echo),
     )
