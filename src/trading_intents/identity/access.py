@@ -195,8 +195,13 @@ class Gate:
     async def identify(self, request: Request) -> None:
         """Identifies the caller; 401 or 400 if that fails, or if the endpoint does not take this
         kind of caller."""
-        caller = request.caller or await self._find_caller(request)
-        assert isinstance(caller, model.Caller)
+        key, bearer = self._credentials(request)
+        if key is not None:
+            caller = await self._callers.by_key(key)
+        elif bearer is not None:
+            caller = await self._callers.by_token(bearer)
+        else:
+            raise errors.Unauthorized("send an API key as x-api-key, or a bearer token")
         request.caller = caller  # also one that is refused: it counts in the limits of its own
         check_kind(self._rule, caller)
         if self.names_organization and isinstance(caller.principal, model.ServicePrincipal):
@@ -204,18 +209,10 @@ class Gate:
                 caller, request.header(b"x-organization-id")
             )
 
-    async def _find_caller(self, request: Request) -> model.Caller:
-        key, bearer = self._credentials(request)
-        if key is not None:
-            return await self._callers.by_key(key)
-        if bearer is not None:
-            return await self._callers.by_token(bearer)
-        raise errors.Unauthorized("send an API key as x-api-key, or a bearer token")
-
     def recognize(self, request: Request) -> None:
-        key, _ = self._readable(request)
-        if key is not None:
-            request.caller = self._callers.known(key)
+        if self._rule.key is not Refuse.AS_401:
+            key, _ = self._readable(request)
+            request.caller = None if key is None else self._callers.known(key)
 
     def is_verified(self, request: Request) -> bool:
         """Whether this process verified the credential lately."""

@@ -82,15 +82,19 @@ class Entitlement(StrEnum):
     TRADING_LIVE = "trading_live"
 
 
-class ApiKeyPrincipal(FrozenStruct):
+class ApiKeyPrincipal(FrozenStruct, dict=True, gc=True):
     key_id: KeyId
     organization_id: OrganizationId
     environment: Environment
     permissions: frozenset[Permission]
 
+    @functools.cached_property
+    def key_text(self) -> str:
+        return str(self.key_id)
+
     @property
     def limit_key(self) -> str:
-        return f"key:{self.key_id}"
+        return f"key:{self.key_text}"
 
 
 class UserPrincipal(FrozenStruct):
@@ -148,6 +152,10 @@ class Caller(FrozenStruct, dict=True, gc=True):
     expires_at: datetime | None = None  # the credential's end, for what outlasts a request
     issued_at: datetime | None = None  # a token's; 1970 when it does not say
     token_digest: bytes | None = None  # of what its issuer signed
+
+    @functools.cached_property
+    def organization_text(self) -> str:
+        return str(self.organization_id)
 
     @functools.cached_property
     def turn(self) -> Hashable:

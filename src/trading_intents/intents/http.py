@@ -117,7 +117,7 @@ class Submitter(NamedTuple):
 def submitter_of(caller: Caller) -> Submitter:
     assert isinstance(caller.principal, ApiKeyPrincipal)
     limit_keys = (caller.limit_key, caller.organization_limit_key)
-    return Submitter(str(caller.organization_id), str(caller.principal.key_id), limit_keys)
+    return Submitter(caller.organization_text, caller.principal.key_text, limit_keys)
 
 
 def accepted(receipt: Receipt) -> Answer:

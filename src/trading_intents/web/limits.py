@@ -60,7 +60,8 @@ class Verifier(Protocol):
     """Identifies the callers of an endpoint, and knows some credentials without a look-up."""
 
     def recognize(self, request: Request) -> None:
-        """Sets request.caller if it is known without waiting. It is identified all the same."""
+        """Sets request.caller if that takes no wait, and the endpoint takes its kind: it need not
+        be identified."""
 
     async def identify(self, request: Request) -> None:
         """Sets request.caller, or raises Unauthorized or InvalidRequest."""
@@ -150,10 +151,8 @@ class Limits:
         and gives it back unless it fails, so that requests side by side cannot share one. A
         credential that was verified lately needs none. A caller who is known, and refused, counts
         in its own `bucket`."""
-        is_token_taken = (
-            request.caller is None
-            and not verifier.is_verified(request)
-            and self._take_failure(verifier, request, verifies_late)
+        is_token_taken = not verifier.is_verified(request) and self._take_failure(
+            verifier, request, verifies_late
         )
         is_failed = False
         try:

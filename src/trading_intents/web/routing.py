@@ -122,6 +122,7 @@ class App:
 
     def _run(self, serving: "Serving") -> None:
         if not serving.is_over:
+            serving.has_begun = True
             serving.task = self._tasks.run(self.answer(serving), partial(self.end, serving))
 
     async def answer(self, serving: "Serving") -> Answer | PendingAnswer:
@@ -232,13 +233,19 @@ class App:
             raise errors.Unavailable("this process is shutting down; try another, or again")
         if operation.csv_columns:
             request.headers_out.append((b"vary", b"accept"))
-        is_known = request.caller is not None
-        await self._identify(route, request)
+        policy = route.policy
         bucket = route.limited_by
+        if route.method == "GET" and not policy.public:
+            # Caches take only `authorization` for a credential: by an API key, one caller would get
+            # another's answer.
+            request.headers_out.append(NO_STORE)
+        is_known = policy.public or request.caller is not None
+        if not is_known:
+            await self._limits.identify(policy, request, bucket, operation.verifies_late)
         if bucket and not operation.is_counted_by_handler:
             request.headers_out += self._take(bucket, request)
-        if request.caller and not is_known:
-            await self.turns.take(request.caller.turn)
+        if not is_known:
+            await self.turns.take(_turn_of(request))
         try:
             if unknown := self._check(route, request):
                 await self._check_account(route, request)
@@ -277,17 +284,6 @@ class App:
         route.policy.permit(request)
         return unknown
 
-    async def _identify(self, route: Route, request: Request) -> None:
-        if route.policy.public:
-            return
-        if route.method == "GET":
-            # Caches take only `authorization` for a credential: by an API key, one caller would get
-            # another's answer.
-            request.headers_out.append(NO_STORE)
-        await self._limits.identify(
-            route.policy, request, route.limited_by, route.operation.verifies_late
-        )
-
     def _take(self, bucket: Bucket, request: Request) -> Headers:
         caller = request.caller
         if caller is None:
@@ -308,6 +304,7 @@ class Serving:
 
     __slots__ = (
         "began_seconds",
+        "has_begun",
         "is_over",
         "pending",
         "refusal",
@@ -325,13 +322,14 @@ class Serving:
         self.refusal: errors.PlatformError | None = None  # why there is no route
         self.task: asyncio.Task[None] | None = None  # of a handler that waits for something
         self.pending: PendingAnswer | None = None
+        self.has_begun = False
         self.is_over = False
 
     def abandon(self) -> None:
         """The caller has hung up: what has not begun does not begin."""
         if self.pending:
             self.pending.abandon()
-        elif not self.task:
+        elif not self.has_begun:
             self.end()
 
     def end(self) -> None:

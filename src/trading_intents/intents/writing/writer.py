@@ -40,7 +40,7 @@ from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.telemetry import Log, Metrics, make_series
 
 # Twice as many save 5 % of the time of each, and double what a lone command waits for.
-MAX_BATCH = 48
+MAX_BATCH = 32
 SMALL_BATCH = 16
 MAX_BATCHES = 3  # under way at once, of different organizations
 ANSWER_SECONDS = 0.02  # at the latest, after the commit
@@ -142,6 +142,7 @@ class Writer:
             finally:
                 self._under_way -= organizations
             batch = self._take()
+            self._wakeup.set()  # another may be taken beside it
         self._answer_all()
         self._idle.insert(0, dependencies)
 

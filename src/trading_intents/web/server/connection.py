@@ -304,10 +304,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         incoming = self._incoming = self._waiting.popleft()
         if not self._waiting:
             self._waiting_bytes = 0
+        self._table.set_quiet(self, False)
         serving = self._app.begin(incoming, self._respond)
         if not serving.is_over:
             self._serving = serving
-            self._table.set_quiet(self, False)
 
     def _respond(self, answer: Answer) -> None:
         incoming = self._incoming

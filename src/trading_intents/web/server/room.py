@@ -44,9 +44,10 @@ class Room(Generic[T]):
             quiet = rank.pop(holder, quiet)
             if not rank:
                 del self._quiet[count]
-        quiet.pop(connection, None)
         if is_quiet:
             quiet[connection] = None
+        else:
+            quiet.pop(connection, None)
         count += change
         self.counts[holder] = count
         if not count:
