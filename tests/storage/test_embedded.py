@@ -206,9 +206,27 @@ async def test_postgres_killed_at_any_moment_of_its_start_is_back(
     assert await query(url, "SELECT 1") == 1
 
 
-async def test_a_recycled_pid_does_not_stop_it(data_dir: Path, start: Start) -> None:
-    (data_dir / "postgres" / "postmaster.pid").write_text(f"{os.getpid()}\n")
-    assert await query(start(data_dir).until("url")["url"], "SELECT 1") == 1
+@pytest.mark.parametrize("holder", ["another program", "another PostgreSQL", "a zombie"])
+async def test_a_stale_pid_does_not_stop_it(
+    tmp_path: Path, data_dir: Path, start: Start, holder: str
+) -> None:
+    """The zombie: its parent does not collect it, so that its pid still answers."""
+    program = tmp_path / ("sleep" if holder == "another program" else "postgres")
+    shutil.copy("/usr/bin/sleep", program)
+    process = subprocess.Popen([program, "0" if holder == "a zombie" else "600"])
+    try:
+        if holder == "a zombie":
+            eventually(lambda: is_zombie(process.pid), ORPHAN_SECONDS)
+        pid_file = data_dir / "postgres" / "postmaster.pid"
+        pid_file.write_text(f"{process.pid}\n{data_dir / 'postgres'}\n")
+        assert await query(start(data_dir).until("url")["url"], "SELECT 1") == 1
+    finally:
+        process.kill()
+        process.wait()
+
+
+def is_zombie(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("Z")
 
 
 @pytest.mark.parametrize("end", ["kill", "stop"])

@@ -26,7 +26,7 @@ def main(parent: int, alive: str, cluster: str, program: str, arguments: list[st
     os.setsid()  # so that Ctrl-C in a terminal reaches only our parent, which then stops PostgreSQL
     die_with(parent)
     wait_for_predecessor(alive)
-    forget_recycled_pid(Path(cluster, "postmaster.pid"))
+    forget_stale_pid(Path(cluster))
     if os.geteuid() == 0:
         program = leave_root(cluster, program)
         die_with(parent)  # again, because a change of identity clears it
@@ -49,15 +49,19 @@ def wait_for_predecessor(alive: str) -> None:
     fcntl.flock(file, fcntl.LOCK_EX)
 
 
-def forget_recycled_pid(file: Path) -> None:
-    """Removes an old pid file: PostgreSQL refuses to start while a process has that pid, though it
-    may be another program by now."""
+def forget_stale_pid(cluster: Path) -> None:
+    """Removes the pid file unless its process works in this cluster, as a postmaster does. A pid
+    that is a zombie, or another program by now, keeps PostgreSQL from starting."""
+    file = cluster / "postmaster.pid"
     try:
         pid = file.read_text().split("\n", 1)[0]
-        name = Path("/proc", pid, "comm").read_text().strip()
     except OSError:
         return
-    if name != "postgres":
+    try:
+        is_at_work = Path("/proc", pid, "cwd").samefile(cluster)
+    except OSError:
+        is_at_work = False
+    if not is_at_work:
         file.unlink(missing_ok=True)
 
 
