@@ -581,7 +581,7 @@ def build_app(
         metrics=infra.metrics,
         log=infra.log,
         find_account=find_path_account,
-        turns=infra.database.service.connections.turns,
+        slots=infra.database.service.connections.slots,
     )
     return app
 

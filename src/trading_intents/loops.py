@@ -226,7 +226,7 @@ class FairQueue(Generic[K, T]):
                 del self._groups[group]
 
 
-class Turns(Generic[K]):
+class LoopSlots(Generic[K]):
     """Shares the time of the event loop: in each of its rounds steps run for a slot, from the
     groups in turn, and the others wait. A step that finds nobody waiting and time left runs at
     once."""
@@ -256,11 +256,11 @@ class Turns(Generic[K]):
         """Returns in the group's turn."""
         if self.has_time():
             return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        step = partial(_wake, turn)
+        slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        step = partial(_wake, slot)
         self.wait(group, step)
         try:
-            await turn
+            await slot
         finally:
             self._waiting.remove(group, step)  # of a caller that was cancelled
 
@@ -282,9 +282,9 @@ class Turns(Generic[K]):
 _LATER = object()
 
 
-def _wake(turn: "asyncio.Future[None]") -> object:
-    if not turn.done():
-        turn.set_result(None)
+def _wake(slot: "asyncio.Future[None]") -> object:
+    if not slot.done():
+        slot.set_result(None)
     return _LATER
 
 

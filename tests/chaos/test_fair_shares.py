@@ -18,12 +18,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.certificates import make_certificate
+from tests.certificates import client_hello, make_certificate
 from tests.chaos.floods import SUBMIT, get, post, read_answer
 from tests.conftest import Urls
 from tests.platform import serving
 from tests.tenants import PLENTY
-from tests.web.test_tls import client_hello
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 
@@ -173,6 +172,7 @@ def test_half_handshakes_of_one_address_delay_no_other(urls: Urls, tmp_path: Pat
 async def send(port: int, request: bytes, connections: int) -> None:
     """Sends until standard input ends."""
     answered = 0
+    are_answered = asyncio.Event()
 
     async def ask() -> None:
         nonlocal answered
@@ -181,10 +181,11 @@ async def send(port: int, request: bytes, connections: int) -> None:
             writer.write(request)
             assert await read_answer(reader) in ("200", "202")
             answered += 1
+            if answered == connections:
+                are_answered.set()
 
     tasks = [asyncio.ensure_future(ask()) for _ in range(connections)]
-    while answered < connections:
-        await asyncio.sleep(0.01)
+    await are_answered.wait()
     print("under way", flush=True)
     began = time.monotonic()
     before = answered

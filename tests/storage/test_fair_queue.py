@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from trading_intents.loops import EagerTasks, FairQueue, Turns
+from trading_intents.loops import EagerTasks, FairQueue, LoopSlots
 
 MANY_SECONDS = 10.0
 
@@ -41,12 +41,12 @@ def test_a_removed_item_is_not_taken_and_a_taken_one_is_not_removed() -> None:
 
 
 async def test_one_caller_goes_on_in_each_iteration_of_the_loop_and_groups_in_turn() -> None:
-    turns = Turns[str](0)
+    slots = LoopSlots[str](0)
     went_on = list[tuple[str, int]]()
     iterations = 0
 
     async def work(group: str) -> None:
-        await turns.take(group)
+        await slots.take(group)
         went_on.append((group, iterations))
 
     tasks = [asyncio.create_task(work(group)) for group in "aaaab"]
@@ -58,29 +58,29 @@ async def test_one_caller_goes_on_in_each_iteration_of_the_loop_and_groups_in_tu
 
 
 async def test_a_caller_that_is_cancelled_passes_its_turn_on() -> None:
-    turns = Turns[str](0)
-    first, second, third = (asyncio.create_task(turns.take("a")) for _ in range(3))
+    slots = LoopSlots[str](0)
+    first, second, third = (asyncio.create_task(slots.take("a")) for _ in range(3))
     await asyncio.sleep(0)
     second.cancel()
     await first
     async with asyncio.timeout(10):
         await third
-        await turns.take("a")
+        await slots.take("a")
     with pytest.raises(asyncio.CancelledError):
         await second
 
 
 async def test_steps_run_at_once_until_the_slot_is_used_up_and_then_in_turn() -> None:
-    turns = Turns[str](MANY_SECONDS)
-    assert [turns.has_time(), turns.has_time()] == [True, True]
+    slots = LoopSlots[str](MANY_SECONDS)
+    assert [slots.has_time(), slots.has_time()] == [True, True]
     ran = list[str]()
     for item in ("a1", "a2", "b1"):
-        turns.wait(item[0], partial(ran.append, item))
-    assert not turns.has_time(), "others wait"
+        slots.wait(item[0], partial(ran.append, item))
+    assert not slots.has_time(), "others wait"
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert ran == ["a1", "b1", "a2"]
-    assert turns.has_time()
+    assert slots.has_time()
 
 
 async def test_what_does_not_wait_takes_no_task() -> None:

@@ -29,10 +29,11 @@ from trading_intents.web.routes import (
     Handler,
     Operation,
     Policy,
+    Respond,
     Route,
     Tag,
 )
-from trading_intents.web.routing import App, Respond
+from trading_intents.web.routing import App
 from trading_intents.web.server.listener import bind, serving
 from trading_intents.web.server.table import ConnectionLimits
 from trading_intents.web.server.tls import certificate_files
@@ -57,7 +58,7 @@ class Named:
     organization_limit_key: str | None = None
 
     @property
-    def turn(self) -> str:
+    def slot(self) -> str:
         return self.organization_limit_key or self.limit_key
 
 

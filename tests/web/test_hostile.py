@@ -17,7 +17,7 @@ from tests.waiting import eventually_async
 from tests.web.conftest import Site, open_site
 from tests.web.connections import GET, LIMIT_SECONDS, connected, exchange, metric, read_answer
 from trading_intents.errors import PlatformError
-from trading_intents.loops import Turns
+from trading_intents.loops import LoopSlots
 from trading_intents.web.operations import MAX_AGE_SECONDS
 from trading_intents.web.request import answer_json
 from trading_intents.web.server import connection as connection_module
@@ -317,7 +317,7 @@ async def test_a_client_that_goes_away_before_its_answers_turn_disturbs_nobody(s
     """Before its request's turn as well."""
     faults: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
-    site.app.turns = Turns(0)
+    site.app.slots = LoopSlots(0)
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(8):
             _, writer = await stack.enter_async_context(connected(site))

@@ -10,7 +10,7 @@ import pytest
 
 from tests.web.conftest import Site
 from tests.web.connections import connected, metric, read_answer
-from trading_intents.loops import Turns
+from trading_intents.loops import LoopSlots
 from trading_intents.web.request import Answer
 from trading_intents.web.server import table as table_module
 from trading_intents.web.server.table import MAX_ACCEPTED
@@ -44,7 +44,7 @@ async def test_a_flood_of_requests_delays_no_other_caller(
 ) -> None:
     """All are received before the first is read; with each answer, its rank among them is known."""
     answered: list[tuple[str, int]] = []
-    site.app.turns = Turns(0)
+    site.app.slots = LoopSlots(0)
 
     async def read(name: str, reader: asyncio.StreamReader) -> None:
         answered.append((name, (await read_answer(reader))[0]))
@@ -77,7 +77,7 @@ async def test_answers_of_a_batch_delay_no_other_caller(site: Site) -> None:
             opened.append((name, reader))
             while len(site.pending) < len(opened):
                 await asyncio.sleep(0)
-        site.app.turns = Turns(0)
+        site.app.slots = LoopSlots(0)
         for answer in site.pending:
             answer(Answer())
         await asyncio.gather(*(read(name, reader) for name, reader in opened))

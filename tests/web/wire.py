@@ -6,11 +6,12 @@ from typing import Any
 
 from tests.fakes import ManualClock
 from trading_intents.config import Rate
-from trading_intents.loops import Turns
+from trading_intents.loops import LoopSlots
 from trading_intents.telemetry import Metrics, make_log
 from trading_intents.web.limits import Bucket, ClientAddress, Limits
 from trading_intents.web.request import Answer, Incoming, Request
-from trading_intents.web.routing import App, Respond, Serving
+from trading_intents.web.routes import Respond
+from trading_intents.web.routing import App, Serving
 from trading_intents.web.server.connection import HttpConnection
 from trading_intents.web.server.table import PARSE_SECONDS, ConnectionLimits, ConnectionTable
 
@@ -102,7 +103,7 @@ class Wire:
             beside.table if beside else ConnectionTable(self.app, ConnectionLimits(10, 10))
         )
         if not beside:
-            self.table.turns = Turns(slot_seconds)
+            self.table.slots = LoopSlots(slot_seconds)
         self.connection = HttpConnection(self.table)
         self.connection.connection_made(self.transport)
 

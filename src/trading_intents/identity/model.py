@@ -158,7 +158,7 @@ class Caller(FrozenStruct, dict=True, gc=True):
         return str(self.organization_id)
 
     @functools.cached_property
-    def turn(self) -> Hashable:
+    def slot(self) -> Hashable:
         return self.organization.id if self.organization else self.limit_key
 
     @functools.cached_property

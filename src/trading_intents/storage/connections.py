@@ -11,7 +11,7 @@ from typing import Any
 import asyncpg
 
 from trading_intents.errors import StartupRefused
-from trading_intents.loops import FairQueue, Turns, stop_tasks, wait_at_most
+from trading_intents.loops import FairQueue, LoopSlots, stop_tasks, wait_at_most
 from trading_intents.secret import Secret
 from trading_intents.trading import FrozenStruct
 
@@ -148,20 +148,20 @@ class _Waiter:
 
 class ConnectionPool:
     """Callers who wait are served in turn by organization, None for those of no single one. Where
-    there are turns, one organization has a third of the connections at most, and its turn of the
+    there are slots, one organization has a third of the connections at most, and its slots of the
     event loop."""
 
     def __init__(
         self,
         connect: Callable[[], Awaitable[Any]],
         size: int,
-        turns: Turns[Hashable] | None = None,
+        slots: LoopSlots[Hashable] | None = None,
     ) -> None:
         self._connect = connect
         self.size = size
         self._free = size
-        self._per_organization = max(1, size // 3) if turns else size
-        self.turns = turns
+        self._per_organization = max(1, size // 3) if slots else size
+        self.slots = slots
         self._held: Counter[Hashable] = Counter()
         self._waiting = FairQueue[Hashable, _Waiter]()
         # Of callers that count as having a connection, and wait for it.
@@ -201,11 +201,11 @@ class ConnectionPool:
             self._put(connection)
         self._release(organization)
 
-    async def take_turn(self, organization: Hashable) -> None:
+    async def take_slot(self, organization: Hashable) -> None:
         """Waits for the organization's turn of the event loop: what was read is turned into an
         answer next."""
-        if self.turns and organization is not None:
-            await self.turns.take(organization)
+        if self.slots and organization is not None:
+            await self.slots.take(organization)
 
     async def close(self) -> None:
         """Waits for connections in use, then closes all; one still in use is terminated when it is
@@ -357,8 +357,8 @@ class PoolQuota:
         self._permits.release()
         self._connections.give_back(connection, organization)
 
-    async def take_turn(self, organization: Hashable) -> None:
-        await self._connections.take_turn(organization)
+    async def take_slot(self, organization: Hashable) -> None:
+        await self._connections.take_slot(organization)
 
 
 async def refuse_transaction_pooler(first: Any, second: Any) -> None:

@@ -56,7 +56,7 @@ def read_json(data: bytes) -> Any:
     """Reads the document as plain Python values; refuses repeated keys, deep nesting and long
     numbers, which msgspec accepts, and too many parts. Each step is a few passes in C, so that no
     shape of 64 KiB takes long."""
-    # Strings have brackets, commas and digits too: a document with few of them needs no closer look.
+    # Strings have brackets, commas and digits too: a document with few needs no closer look.
     is_plain = (
         data.count(b"[") + data.count(b"{") <= MAX_DEPTH
         and data.count(b",") < MAX_VALUES

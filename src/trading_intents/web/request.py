@@ -63,16 +63,17 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     def check_target(self) -> None:
         """Runs before anything is looked for in the path or the query."""
         if len(self.raw_path) > MAX_PATH_BYTES:
-            what, limit = "path", MAX_PATH_BYTES
-        elif len(self.query_string) > MAX_QUERY_BYTES:
-            what, limit = "query", MAX_QUERY_BYTES
-        else:
-            return
-        raise errors.UriTooLong(f"the {what} has more than {limit} bytes, which is the limit")
+            raise _too_long("path", MAX_PATH_BYTES)
+        if len(self.query_string) > MAX_QUERY_BYTES:
+            raise _too_long("query", MAX_QUERY_BYTES)
+
+
+def _too_long(what: str, limit: int) -> errors.UriTooLong:
+    return errors.UriTooLong(f"the {what} has more than {limit} bytes, which is the limit")
 
 
 class PendingAnswer(Protocol):
-    """What a handler gives instead of an answer that it passes to the request later."""
+    """An answer that a handler passes to its request later."""
 
     def abandon(self) -> None:
         """Called when the caller has hung up."""
@@ -80,8 +81,8 @@ class PendingAnswer(Protocol):
 
 class LimitedCaller(Protocol):
     @property
-    def turn(self) -> Hashable:
-        """Whose turn its requests take: its organization's, or its own if it has none."""
+    def slot(self) -> Hashable:
+        """The group whose slots its requests take: its organization, or itself if it has none."""
 
     @property
     def limit_key(self) -> str: ...

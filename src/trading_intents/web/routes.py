@@ -116,16 +116,20 @@ class Route:
     policy: Policy
     handle: Handler
     operation: Operation = field(init=False)
-    limited_by: Bucket | None = field(init=False)
 
     def __post_init__(self) -> None:
         for need in ("name", "meaning", "identify", "permit"):
             if not hasattr(self.policy, need):
                 raise TypeError(f"{self.method} {self.path} has no policy")
-        operation: Operation = getattr(self.handle, _DECLARED)
-        bucket = operation.bucket or (Bucket.READS if self.method == "GET" else Bucket.WRITES)
-        object.__setattr__(self, "operation", operation)
-        object.__setattr__(self, "limited_by", None if operation.always else bucket)
+        object.__setattr__(self, "operation", getattr(self.handle, _DECLARED))
+
+    @property
+    def limited_by(self) -> Bucket | None:
+        if self.operation.always:
+            return None
+        if self.operation.bucket:
+            return self.operation.bucket
+        return Bucket.READS if self.method == "GET" else Bucket.WRITES
 
     @property
     def summary(self) -> str:

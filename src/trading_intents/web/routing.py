@@ -9,7 +9,7 @@ from urllib.parse import unquote_to_bytes
 
 from trading_intents import errors
 from trading_intents.clock import Clock
-from trading_intents.loops import EagerTasks, Turns, wait_at_most
+from trading_intents.loops import EagerTasks, LoopSlots, wait_at_most
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.web.limits import Bucket, ClientAddress, Limits
 from trading_intents.web.paging import answer_csv, prefers_csv
@@ -23,14 +23,13 @@ from trading_intents.web.request import (
     PendingAnswer,
     Request,
 )
-from trading_intents.web.routes import Policy, Route
+from trading_intents.web.routes import Policy, Respond, Route
 from trading_intents.web.validation import unknown_parameters
 
 MAX_REFUSALS_LOGGED = 10  # a second, of requests that could not be read
 MAX_FAILURES_LOGGED = 100  # a second, of requests that could not be served
 DISK_FAILED_SECONDS = 5.0  # for this long after a failure the disk counts as failed
 
-Respond = Callable[[Answer], None]
 FindAccount = Callable[[Request, Policy], Awaitable[object]]
 
 
@@ -46,7 +45,7 @@ class App:
         metrics: Metrics,
         log: Log,
         find_account: FindAccount | None = None,
-        turns: Turns[Hashable] | None = None,
+        slots: LoopSlots[Hashable] | None = None,
     ) -> None:
         self.routes = tuple(routes)
         self._table = _Table(self.routes)
@@ -56,7 +55,7 @@ class App:
         self.metrics = metrics
         self._log = log
         self._find_account = find_account
-        self.turns = turns or Turns[Hashable]()
+        self.slots = slots or LoopSlots[Hashable]()
         self._tasks = EagerTasks()
         self._in_flight: set[object] = set()
         self._refusals_logged = _PerSecond(MAX_REFUSALS_LOGGED)
@@ -88,10 +87,10 @@ class App:
         """Answers the request when its turn comes: its organization's, or its address's if it
         has no caller. Calls `respond` once, perhaps at once."""
         serving = self.prepare(incoming, respond)
-        if self._begins_at_once(serving) or self.turns.has_time():
+        if self._begins_at_once(serving) or self.slots.has_time():
             self._run(serving)
         else:
-            self.turns.wait(_turn_of(serving.request), partial(self._run, serving))
+            self.slots.wait(_slot_of(serving.request), partial(self._run, serving))
         return serving
 
     def _begins_at_once(self, serving: "Serving") -> bool:
@@ -163,11 +162,11 @@ class App:
     def _take_answer(self, serving: "Serving", given: Answer | errors.PlatformError) -> None:
         """Takes the answer that was pending, and sends it in its turn: a batch has many."""
         serving.pending = None
-        if self.turns.has_time():
+        if self.slots.has_time():
             self._finish_pending(serving, given)
         else:
             step = partial(self._finish_pending, serving, given)
-            self.turns.wait(_turn_of(serving.request), step)
+            self.slots.wait(_slot_of(serving.request), step)
 
     def _finish_pending(self, serving: "Serving", given: Answer | errors.PlatformError) -> None:
         answer = given if isinstance(given, Answer) else self._explain(serving, given)
@@ -233,19 +232,8 @@ class App:
             raise errors.Unavailable("this process is shutting down; try another, or again")
         if operation.csv_columns:
             request.headers_out.append((b"vary", b"accept"))
-        policy = route.policy
+        await self._admit(route, request)
         bucket = route.limited_by
-        if route.method == "GET" and not policy.public:
-            # Caches take only `authorization` for a credential: by an API key, one caller would get
-            # another's answer.
-            request.headers_out.append(NO_STORE)
-        is_known = policy.public or request.caller is not None
-        if not is_known:
-            await self._limits.identify(policy, request, bucket, operation.verifies_late)
-        if bucket and not operation.is_counted_by_handler:
-            request.headers_out += self._take(bucket, request)
-        if not is_known:
-            await self.turns.take(_turn_of(request))
         try:
             if unknown := self._check(route, request):
                 await self._check_account(route, request)
@@ -258,6 +246,22 @@ class App:
         if operation.csv_columns and isinstance(given, Answer) and prefers_csv(request):
             return answer_csv(request, given, operation.csv_columns)
         return given
+
+    async def _admit(self, route: Route, request: Request) -> None:
+        """Identifies and counts the caller, and waits for its slot if it was not known before."""
+        policy = route.policy
+        bucket = route.limited_by
+        if route.method == "GET" and not policy.public:
+            # Caches take only `authorization` for a credential: by an API key, one caller would get
+            # another's answer.
+            request.headers_out.append(NO_STORE)
+        is_known = policy.public or request.caller is not None
+        if not is_known:
+            await self._limits.identify(policy, request, bucket, route.operation.verifies_late)
+        if bucket and not route.operation.is_counted_by_handler:
+            request.headers_out += self._take(bucket, request)
+        if not is_known:
+            await self.slots.take(_slot_of(request))
 
     async def _check_account(self, route: Route, request: Request) -> None:
         """Before a query is refused: the 404 and the 403 of the path's account come first."""
@@ -295,8 +299,8 @@ class App:
         )
 
 
-def _turn_of(request: Request) -> Hashable:
-    return request.caller.turn if request.caller else request.address
+def _slot_of(request: Request) -> Hashable:
+    return request.caller.slot if request.caller else request.address
 
 
 class Serving:
@@ -355,7 +359,7 @@ Methods = dict[str, tuple["Route", tuple[str, ...]]]  # with the names of the pa
 
 
 class _Node:
-    """A place in the tree of all paths' segments."""
+    """A node in the tree of all paths' segments."""
 
     __slots__ = ("literals", "methods", "parameter")
 

@@ -110,8 +110,8 @@ class SubmissionQueue:
     def take(
         self, count: int, may_take: Callable[[str], bool] | None = None
     ) -> list[PendingSubmission]:
-        """Takes at most `count` commands, one of each organization in turn that may. CANCELs leave half of
-        the slots to the others: a cancel-all is hundreds of them, and may be repeated."""
+        """Takes at most `count` commands, one of each organization in turn that may. CANCELs leave
+        half of the slots to the others: a cancel-all is hundreds of them, and may be repeated."""
         cancels = min(self._cancels.count, count - min(self._others.count, count // 2))
         batch: list[PendingSubmission] = []
         for queue, slots in ((self._cancels, cancels), (self._others, count - cancels)):

@@ -1,6 +1,5 @@
-"""The process's one writer, a group commit: it commits the commands that wait in one transaction
-and answers them, while the next batch gathers. An organization has one batch under way, so that
-another's commands do not wait for it. Never answers before the commit is durable."""
+"""The process's one writer, a group commit: it commits the commands that wait, one batch of each
+organization at a time, while the next gathers. Never answers before the commit is durable."""
 
 import asyncio
 import contextlib

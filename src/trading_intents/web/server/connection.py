@@ -50,7 +50,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def __init__(self, table: ConnectionTable) -> None:
         self._table = table
         self._app = table.app
-        self._turns = table.turns
+        self._slots = table.slots
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
         self._unread = _NOTHING  # received and not parsed yet; nothing more is received meanwhile
@@ -130,21 +130,21 @@ class HttpConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._is_last:
             return
-        if nbytes <= PARSE_BYTES and self._turns.has_time():
+        if nbytes <= PARSE_BYTES and self._slots.has_time():
             self._parse(self._table.buffer[:nbytes])
         else:
             self._unread = memoryview(self._table.buffer[:nbytes])
-        self._use_turn()
+        self._use_slot()
 
-    def _take_turn(self) -> None:
+    def _take_slot(self) -> None:
         self._is_in_line = False
         if not self._waiting and self._unread and self._has_room:
             piece = self._unread[:PARSE_BYTES]
             self._unread = self._unread[PARSE_BYTES:]
             self._parse(piece)
-        self._use_turn()
+        self._use_slot()
 
-    def _use_turn(self) -> None:
+    def _use_slot(self) -> None:
         if self._waiting and self._may_serve:
             self._serve_next()
         if self._waiting or self._unread or not self._is_reading:
@@ -157,7 +157,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         may_go_on = self._may_serve if self._waiting else self._unread and may_parse
         if may_go_on and not self._is_in_line:
             self._is_in_line = True
-            self._turns.wait(self._table.holder_of(self), self._take_turn)
+            self._slots.wait(self._table.holder_of(self), self._take_slot)
         wanted = may_parse and not self._unread
         if wanted == self._is_reading or self._is_last or self._transport.is_closing():
             return

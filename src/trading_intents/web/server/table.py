@@ -10,7 +10,7 @@ from email.utils import formatdate
 from typing import Protocol
 
 from trading_intents.errors import PlatformError, Unavailable
-from trading_intents.loops import Turns
+from trading_intents.loops import LoopSlots
 from trading_intents.trading import FrozenStruct
 from trading_intents.web.limits import limited_address
 from trading_intents.web.routing import App
@@ -86,7 +86,7 @@ class ConnectionTable:
         self._room = Room[OpenConnection](limits.total)
         self._reserve = Room[OpenConnection](PROBE_RESERVE)
         self._leaving: set[OpenConnection] = set()  # refused, until they have their answers
-        self.turns = Turns[Hashable](PARSE_SECONDS)  # of addresses
+        self.slots = LoopSlots[Hashable](PARSE_SECONDS)  # of addresses
         self.buffer = bytearray(READ_BYTES)  # a read is parsed or copied before the next one
         self._fixed_headers = headers
         self.headers = b""

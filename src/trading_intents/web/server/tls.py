@@ -12,7 +12,7 @@ from cryptography import x509
 
 from trading_intents.config import Settings
 from trading_intents.errors import PlatformError, StartupRefused
-from trading_intents.loops import Turns
+from trading_intents.loops import LoopSlots
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.web.server.connection import FIRST_BYTE_SECONDS, HttpConnection
 from trading_intents.web.server.table import MAX_ACCEPTED, ConnectionTable
@@ -125,7 +125,7 @@ class Handshake:
         try:
             async with asyncio.timeout(FIRST_BYTE_SECONDS):
                 await _wait_readable(self._client)
-                await self._acceptor.turns.take(table.holder_of(self))
+                await self._acceptor.slots.take(table.holder_of(self))
                 loop = asyncio.get_running_loop()
                 await loop.connect_accepted_socket(
                     lambda: TlsConnection(table, self),
@@ -168,7 +168,7 @@ class Acceptor:
     ) -> None:
         self.table = table
         self.files = files
-        self.turns = Turns[Hashable](0)
+        self.slots = LoopSlots[Hashable](0)
         self.handshakes = Counter[str | None]()
 
     async def run(self, listener: socket) -> None:
