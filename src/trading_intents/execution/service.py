@@ -49,7 +49,7 @@ class Execution:
     ) -> None:
         """`settings` gives a broker's settings by its name."""
         lookup_wakeup = Wakeup()
-        self._claim_wakeup = Wakeup()
+        claim_wakeup = Wakeup()
         self._recorder = Recorder(
             transactions=open_transactions(),
             attempt_limit=context.attempt_limit,
@@ -74,13 +74,13 @@ class Execution:
             reconcile_seconds=reconcile_seconds,
             prices=prices,
         )
-        self.leases = Leases(dependencies, make_id, max_age_millis, self._claim_wakeup)
+        self.leases = Leases(dependencies, make_id, max_age_millis, claim_wakeup)
         self._dispatcher = Dispatcher(
             context=context,
             transactions=open_transactions(),
             leases=self.leases,
             recorder=self._recorder,
-            wakeup=self._claim_wakeup,
+            wakeup=claim_wakeup,
             make_id=make_id,
             max_age_millis=max_age_millis,
         )
@@ -96,7 +96,7 @@ class Execution:
 
     def start(self) -> None:
         self._signals.subscribe(
-            channel(Queue.INTENTS), self._claim_wakeup.wake, self.leases.has_organization
+            channel(Queue.INTENTS), self.leases.wake_lanes, self.leases.has_account
         )
         self._signals.subscribe(channel(Queue.ACCOUNTS), self.leases.wake)
         self._signals.subscribe(CHANNEL, self.leases.wake)

@@ -27,6 +27,7 @@ from trading_intents.execution.sessions.event_reader import (
 from trading_intents.loops import pause_after, stop_tasks, wait_at_most
 from trading_intents.orders.facts import CommandKind
 from trading_intents.orders.ledger.matching import AccountRef
+from trading_intents.outbox.lanes import Lane
 from trading_intents.outbox.outcomes import reason_of
 
 OPEN_SECONDS = 10.0
@@ -70,6 +71,7 @@ class BrokerSession:
             self.integration.capabilities.requests_per_minute if self.integration else None
         )
         self.in_flight = 0  # commands that are marked, and not recorded yet
+        self.lane = Lane()
         self._broker: port.BrokerAdapter | None = None
         self._reader: EventReader | None = None
         self._calls = 0
