@@ -1,6 +1,8 @@
 """Certificates for tests of TLS, made in their folder."""
 
+import contextlib
 import ipaddress
+import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -36,3 +38,11 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
         )
     )
     return files
+
+
+def client_hello() -> bytes:
+    sent = ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), sent, server_hostname="x")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return sent.read()

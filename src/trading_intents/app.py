@@ -403,7 +403,7 @@ def trading_routes(infra: Infrastructure, services: Services, vault: Vault) -> t
         *quote_routes(gates["read_paper_quotes"], gates["paper_quotes"], organization_of, quotes),
         *balance_routes(read_accounts, accounts, balances, infra.clock),
         *price_routes(read_accounts, gates["write_reference_prices"], references, accounts),
-        submit_route(submit, services.callers, accounts, writer, services.limits),
+        submit_route(submit, accounts, writer, services.limits),
         *intent_routes(read_intents, gates["read_controls"], accounts, intents),
         *reduction_routes(submit, accounts, intents, writer, services.limits),
         *order_routes(read_intents, accounts, Orders(pool, prices)),
@@ -579,6 +579,7 @@ def build_app(
         metrics=infra.metrics,
         log=infra.log,
         find_account=find_path_account,
+        slots=infra.database.service.connections.slots,
     )
     return app
 

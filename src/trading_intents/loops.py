@@ -4,23 +4,28 @@ import asyncio
 import contextlib
 import gc
 import time
+import types
 from collections import OrderedDict
 from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
     Coroutine,
+    Generator,
     Hashable,
     Iterable,
     Sequence,
 )
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T", bound=Hashable)
+R = TypeVar("R")
 
 MAX_HOLD_SECONDS = 0.004
 GC_THRESHOLD_OBJECTS = 50_000
+SLOT_SECONDS = 0.0003  # of each round of the loop, for the steps of all groups
 
 
 class Wakeup(asyncio.Event):
@@ -204,10 +209,10 @@ class FairQueue(Generic[K, T]):
             if may_take is None or may_take(group):
                 item, _ = own.popitem(last=False)
                 self.count -= 1
-                if own:
-                    self._groups.move_to_end(group)
-                else:
+                if not own:
                     del self._groups[group]
+                elif len(self._groups) > 1:
+                    self._groups.move_to_end(group)
                 return item
         return None
 
@@ -222,31 +227,147 @@ class FairQueue(Generic[K, T]):
 
 
 class LoopSlots(Generic[K]):
-    """Each iteration of the event loop is a slot, in which one caller goes on, from the groups in
-    turn: others are served between two pieces of work."""
+    """Shares the time of the event loop: in each of its rounds steps run for a slot, from the
+    groups in turn, and the others wait. A step that finds nobody waiting and time left runs at
+    once."""
 
-    def __init__(self) -> None:
-        self._waiting = FairQueue[K, asyncio.Future[None]]()
-        self._is_taken = False
+    def __init__(self, slot_seconds: float = SLOT_SECONDS) -> None:
+        """Without any time, one step runs in each round."""
+        self._slot_seconds = slot_seconds
+        self._waiting = FairQueue[K, Callable[[], object]]()
+        # By time.monotonic(): the loop's own time stands still during a round. None: no step has
+        # run in this one.
+        self._ends_at: float | None = None
+
+    def has_time(self) -> bool:
+        """Whether a step may run at once."""
+        if self._waiting.count:
+            return False
+        ends_at = self._ends_at or self._begin_slot()
+        return time.monotonic() < ends_at
+
+    def wait(self, group: K, step: Callable[[], object]) -> None:
+        """Runs the step in its group's turn."""
+        self._waiting.append(group, step)
+        if self._ends_at is None:
+            self._begin_slot()
 
     async def take(self, group: K) -> None:
-        loop = asyncio.get_running_loop()
-        if not self._is_taken:
-            self._is_taken = True
-            loop.call_soon(self._pass_on, loop)
+        """Returns in the group's turn."""
+        if self.has_time():
             return
-        slot: asyncio.Future[None] = loop.create_future()
-        self._waiting.append(group, slot)
+        slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        step = partial(_wake, slot)
+        self.wait(group, step)
         try:
             await slot
         finally:
-            self._waiting.remove(group, slot)  # of a caller that was cancelled
+            self._waiting.remove(group, step)  # of a caller that was cancelled
 
-    def _pass_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        slot = self._waiting.pop()
-        if slot is None:
-            self._is_taken = False
-            return
-        if not slot.done():
-            slot.set_result(None)
-        loop.call_soon(self._pass_on, loop)
+    def _begin_slot(self) -> float:
+        self._ends_at = time.monotonic() + self._slot_seconds
+        asyncio.get_running_loop().call_soon(self._end_slot)
+        return self._ends_at
+
+    def _end_slot(self) -> None:
+        self._ends_at = None
+        if self._waiting.count:
+            ends_at = self._begin_slot()
+            while step := self._waiting.pop():
+                # A task that was woken does its work in the next round.
+                if step() is _LATER or time.monotonic() >= ends_at:
+                    break
+
+
+_LATER = object()
+
+
+def _wake(slot: "asyncio.Future[None]") -> object:
+    if not slot.done():
+        slot.set_result(None)
+    return _LATER
+
+
+class EagerTasks:
+    """Runs coroutines at once, as far as they come without waiting; only one that waits becomes a
+    task."""
+
+    def __init__(self) -> None:
+        self._spare: _SpareTask | None = None
+
+    def run(
+        self, work: Coroutine[Any, Any, R], on_end: Callable[[R], None]
+    ) -> "asyncio.Task[None] | None":
+        """Has `on_end` called with what the work returns, which raises nothing. None: it was."""
+        spare = self._spare = self._spare or _SpareTask()
+        loop = asyncio.get_running_loop()
+        outer = asyncio.current_task()
+        # What waits with a limit asks for its task before it waits.
+        if outer:
+            asyncio.tasks._leave_task(loop, outer)  # as tasks of another kind do
+        asyncio.tasks._enter_task(loop, spare.task)
+        try:
+            awaited = work.send(None)
+        except StopIteration as end:
+            result: R = end.value
+        else:
+            self._spare = None
+            return spare.adopt(work, awaited, on_end)
+        finally:
+            asyncio.tasks._leave_task(loop, spare.task)
+            if outer:
+                asyncio.tasks._enter_task(loop, outer)
+        on_end(result)
+        return None
+
+
+class _SpareTask:
+    """A task for a coroutine that has begun already."""
+
+    def __init__(self) -> None:
+        self._work: Coroutine[Any, Any, Any] | None = None
+        self._awaited: object = None
+        self._on_end: Callable[[Any], None] | None = None
+        self._adopted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.task = asyncio.create_task(self._run())
+        self.task._log_destroy_pending = False  # type: ignore[attr-defined]  # nothing has begun
+
+    def adopt(
+        self, work: Coroutine[Any, Any, R], awaited: object, on_end: Callable[[R], None]
+    ) -> "asyncio.Task[None]":
+        self._work = work
+        self._awaited = awaited
+        self._on_end = on_end
+        self._adopted.set_result(None)
+        return self.task
+
+    async def _run(self) -> None:
+        cancelled = None
+        try:
+            await self._adopted
+        except asyncio.CancelledError as error:
+            if self._work is None:
+                raise
+            cancelled = error
+        assert self._work
+        assert self._on_end
+        self._on_end(await _go_on(self._work, self._awaited, cancelled))
+
+
+@types.coroutine
+def _go_on(
+    work: Coroutine[Any, Any, R], awaited: object, error: BaseException | None
+) -> Generator[object, None, R]:
+    """Goes on with a coroutine that waits; with the error, instead of what it waits for."""
+    while True:
+        try:
+            if error is None:
+                yield awaited
+        except BaseException as raised:  # the coroutine may take it
+            error = raised
+        try:
+            awaited = work.send(None) if error is None else work.throw(error)
+        except StopIteration as end:
+            result: R = end.value
+            return result
+        error = None

@@ -12,7 +12,7 @@ from tests.fakes import ManualClock
 from trading_intents.accounts.model import Account
 from trading_intents.config import Rate
 from trading_intents.errors import Unavailable
-from trading_intents.intents.fast_path import Submitter
+from trading_intents.intents.http import Submitter
 from trading_intents.intents.model import Cancel, Submission
 from trading_intents.intents.reductions import MAX_CANCELS, MAX_QUEUED, CancelAlls, CancelledAll
 from trading_intents.intents.service import Intents
@@ -80,7 +80,7 @@ class Presser:
         """With the token that every request takes first."""
         keys = ("key:k", "organization:o")
         self.limits.take(Bucket.CANCELS, *keys)
-        submitter = Submitter(cast(Any, None), "o", "k", keys)
+        submitter = Submitter("o", "k", keys)
         account = cast(Account, NamedAccount())
         cancelled, _ = await self.cancel_alls.cancel(account, None, submitter)
         return cancelled

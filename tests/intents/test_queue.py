@@ -2,6 +2,7 @@
 each."""
 
 import asyncio
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -17,7 +18,8 @@ from tests.intents.in_process_writer import (
 from tests.intents.writer_checks import CREATE, pending
 from trading_intents.errors import Unavailable
 from trading_intents.intents.model import Cancel, Create, Submission
-from trading_intents.intents.writing.batch import SubmitOutcome
+from trading_intents.intents.writing import writer as writer_module
+from trading_intents.intents.writing.batch import BatchResult, SubmitOutcome, run_batch
 from trading_intents.intents.writing.queue import (
     CANCEL_RESERVE,
     MAX_WAITING,
@@ -170,6 +172,32 @@ async def test_a_flood_of_one_organization_keeps_no_other_waiting(
         in_process_writer.writer.enqueue(other, answer)
         await done.wait()
         assert answered.index("recorded") < MAX_BATCH
+
+
+async def test_an_organization_has_one_batch_under_way_and_others_do_not_wait_for_it(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_in_process_writer(urls.login, urls.owner) as in_process_writer:
+        other = await other_create(in_process_writer)
+        busy = in_process_writer.create(in_process_writer.accounts[0])
+        may_end = asyncio.Event()
+        begun = list[list[str]]()
+
+        async def run(dependencies: Any, submissions: Any, *more: Any) -> BatchResult:
+            begun.append([each.organization_id for each in submissions])
+            if busy.organization_id in begun[-1]:
+                await may_end.wait()
+            return await run_batch(dependencies, submissions, *more)
+
+        monkeypatch.setattr(writer_module, "run_batch", run)
+        first = asyncio.create_task(in_process_writer.submit(busy))
+        while not begun:
+            await asyncio.sleep(0)
+        second = asyncio.create_task(in_process_writer.submit(busy))
+        assert codes([await in_process_writer.submit(other)]) == ["recorded"]
+        assert begun == [[busy.organization_id], [other.organization_id]]
+        may_end.set()
+        assert codes([await first, await second]) == ["recorded"] * 2
 
 
 def test_a_command_is_answered_once() -> None:

@@ -2,10 +2,13 @@
 for each."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
-from trading_intents.loops import FairQueue, LoopSlots
+from trading_intents.loops import EagerTasks, FairQueue, LoopSlots
+
+MANY_SECONDS = 10.0
 
 
 def filled(*items: str) -> FairQueue[str, str]:
@@ -38,7 +41,7 @@ def test_a_removed_item_is_not_taken_and_a_taken_one_is_not_removed() -> None:
 
 
 async def test_one_caller_goes_on_in_each_iteration_of_the_loop_and_groups_in_turn() -> None:
-    slots = LoopSlots[str]()
+    slots = LoopSlots[str](0)
     went_on = list[tuple[str, int]]()
     iterations = 0
 
@@ -50,17 +53,87 @@ async def test_one_caller_goes_on_in_each_iteration_of_the_loop_and_groups_in_tu
     while not all(task.done() for task in tasks):
         iterations += 1
         await asyncio.sleep(0)
-    assert [group for group, _ in went_on] == ["a", "a", "b", "a", "a"]
+    assert [group for group, _ in went_on] == ["a", "b", "a", "a", "a"]
     assert len({iteration for _, iteration in went_on}) == 5
 
 
-async def test_a_caller_that_is_cancelled_passes_its_slot_on() -> None:
-    slots = LoopSlots[str]()
+async def test_a_caller_that_is_cancelled_passes_its_turn_on() -> None:
+    slots = LoopSlots[str](0)
     first, second, third = (asyncio.create_task(slots.take("a")) for _ in range(3))
-    await first
+    await asyncio.sleep(0)
     second.cancel()
+    await first
     async with asyncio.timeout(10):
         await third
         await slots.take("a")
     with pytest.raises(asyncio.CancelledError):
         await second
+
+
+async def test_steps_run_at_once_until_the_slot_is_used_up_and_then_in_turn() -> None:
+    slots = LoopSlots[str](MANY_SECONDS)
+    assert [slots.has_time(), slots.has_time()] == [True, True]
+    ran = list[str]()
+    for item in ("a1", "a2", "b1"):
+        slots.wait(item[0], partial(ran.append, item))
+    assert not slots.has_time(), "others wait"
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert ran == ["a1", "b1", "a2"]
+    assert slots.has_time()
+
+
+async def test_what_does_not_wait_takes_no_task() -> None:
+    tasks = EagerTasks()
+    ended = list[int]()
+
+    async def work(number: int, event: asyncio.Event) -> int:
+        async with asyncio.timeout(10):
+            await event.wait()
+        return number
+
+    event = asyncio.Event()
+    waits = tasks.run(work(1, event), ended.append)
+    assert waits is not None
+    event.set()
+    assert tasks.run(work(2, event), ended.append) is None
+    assert ended == [2]
+    await waits
+    assert ended == [2, 1]
+
+
+async def test_what_waits_with_a_limit_ends_by_it() -> None:
+    ended = list[str]()
+
+    async def work() -> str:
+        try:
+            async with asyncio.timeout(0):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            return "late"
+        return "in time"
+
+    waits = EagerTasks().run(work(), ended.append)
+    assert waits is not None
+    await waits
+    assert ended == ["late"]
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+async def test_what_waits_is_cancelled_with_its_task(rounds: int) -> None:
+    cleaned_up = list[bool]()
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned_up.append(True)
+
+    waits = EagerTasks().run(work(), lambda _: cleaned_up.append(False))
+    assert waits is not None
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+    waits.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waits
+    assert cleaned_up == [True]

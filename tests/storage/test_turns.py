@@ -3,7 +3,7 @@ for a connection."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable
 from uuid import UUID
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from tests.conftest import Urls
 from tests.waiting import eventually_async
 from trading_intents.errors import Unavailable
+from trading_intents.loops import LoopSlots
 from trading_intents.storage import database
 from trading_intents.storage.database import (
     SERVICE_ROLE,
@@ -130,7 +131,9 @@ async def test_a_refusal_names_the_connections_that_are_all_in_use(
     urls: Urls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "ACQUIRE_LIMIT_SECONDS", 0.1)
-    async with open_pool(urls.login, SERVICE_ROLE, 6, Metrics(), is_fair=True) as pool:
+    async with open_pool(
+        urls.login, SERVICE_ROLE, 6, Metrics(), slots=LoopSlots[Hashable]()
+    ) as pool:
         held = Held(pool)
         for name in ("A1", "A2"):
             await held.open(name, A)

@@ -3,7 +3,7 @@ a pool keeps some open before they are needed."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.platform import serving
 from tests.proxy import Verdict, proxied
 from tests.waiting import eventually, eventually_async
 from trading_intents.errors import Unavailable
-from trading_intents.loops import stop_tasks
+from trading_intents.loops import LoopSlots, stop_tasks
 from trading_intents.storage import connections as module
 from trading_intents.storage import pipeline as pipelines
 from trading_intents.storage.connections import KEPT_CONNECTIONS, MAX_OPENING, ConnectionPool
@@ -73,7 +73,7 @@ def server() -> FakeServer:
 
 @pytest.fixture
 async def pool(server: FakeServer) -> AsyncIterator[ConnectionPool]:
-    made = ConnectionPool(server.connect, SIZE, is_fair=True)
+    made = ConnectionPool(server.connect, SIZE, slots=LoopSlots[Hashable]())
     yield made
     await made.close()
 

@@ -23,10 +23,9 @@ from trading_intents.web.limits import Bucket, ClientAddress, Limits
 from trading_intents.web.operations import description_routes, operations_routes
 from trading_intents.web.paging import PAGE_PARAMETERS, Listing, read_page
 from trading_intents.web.problem import PLAIN
-from trading_intents.web.request import Answer, Incoming, Request, answer_json
+from trading_intents.web.request import Answer, PendingAnswer, Request, answer_json
 from trading_intents.web.routes import (
     IF_MATCH,
-    FastHandler,
     Handler,
     Operation,
     Policy,
@@ -58,6 +57,10 @@ class Named:
     limit_key: str
     organization_limit_key: str | None = None
 
+    @property
+    def slot(self) -> str:
+        return self.organization_limit_key or self.limit_key
+
 
 @dataclass
 class Anyone:
@@ -66,6 +69,8 @@ class Anyone:
     public: bool = True
     credentials: tuple[str, ...] = ()
     names_organization: bool = False
+
+    def recognize(self, request: Request) -> None: ...
 
     async def identify(self, request: Request) -> None: ...
 
@@ -88,6 +93,8 @@ class Known:
     public: bool = False
     credentials: tuple[str, ...] = ("bearer",)
     names_organization: bool = False
+
+    def recognize(self, request: Request) -> None: ...
 
     async def identify(self, request: Request) -> None:
         name = request.header(b"x-name")
@@ -130,7 +137,7 @@ class Site:
     leave: asyncio.Event = field(default_factory=asyncio.Event)
     missing: str = ""
     readiness_checks: int = 0
-    pending: list[Respond] = field(default_factory=list)  # what the quick way has not answered
+    pending: list[Respond] = field(default_factory=list)  # of requests that are answered later
 
 
 ROWS = [f"{n:03}" for n in range(120)]
@@ -187,16 +194,15 @@ def route(
     policy: Policy,
     handle: Handler,
     summary: str,
-    fast: FastHandler | None = None,
     **more: Any,
 ) -> Route:
     @Operation(tag=Tag.OPERATIONS, **more)
-    async def named(request: Request) -> Answer:
+    async def named(request: Request) -> Answer | PendingAnswer:
         return await handle(request)
 
     named.__name__ = re.sub(r"\W+", "_", method.lower() + path).strip("_")
     named.__doc__ = summary
-    return Route(method, path, policy, named, fast)
+    return Route(method, path, policy, named)
 
 
 async def echo(request: Request) -> Answer:
@@ -279,12 +285,14 @@ def _routes(lever: list[Site]) -> tuple[Route, ...]:
         await lever[0].leave.wait()
         return answer_json(Echo("done"))
 
-    def fast(incoming: Incoming, name: str, respond: Respond) -> Pending | None:
-        if name == "broken":
+    async def later(request: Request) -> Pending:
+        lever[0].pending.append(request.answer)
+        return Pending()
+
+    async def quick(request: Request) -> Pending:
+        if request.params["name"] == "broken":
             raise ZeroDivisionError("secret-marker")
-        if name == "handled":
-            return None
-        lever[0].pending.append(respond)
+        lever[0].pending.append(request.answer)
         lever[0].entered.set()
         return Pending()
 
@@ -318,10 +326,19 @@ def _routes(lever: list[Site]) -> tuple[Route, ...]:
             "POST",
             "/v1/quick/{name}",
             anyone,
-            echo,
-            "Begun without a task.",
+            quick,
+            "Answered later, without a task.",
             answer=Echo,
-            fast=fast,
+            is_counted_by_handler=True,
+        ),
+        route(
+            "POST",
+            "/v1/later",
+            known,
+            later,
+            "Answered later, to a caller.",
+            answer=Echo,
+            bucket=Bucket.CANCELS,
         ),
         route("GET", "/v1/limited-address", anyone, limited, "Limited.", answer=Echo),
     )

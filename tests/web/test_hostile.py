@@ -17,6 +17,7 @@ from tests.waiting import eventually_async
 from tests.web.conftest import Site, open_site
 from tests.web.connections import GET, LIMIT_SECONDS, connected, exchange, metric, read_answer
 from trading_intents.errors import PlatformError
+from trading_intents.loops import LoopSlots
 from trading_intents.web.operations import MAX_AGE_SECONDS
 from trading_intents.web.request import answer_json
 from trading_intents.web.server import connection as connection_module
@@ -208,7 +209,7 @@ async def test_a_fault_on_the_quick_way_is_500_with_its_id_and_ends(site: Site) 
         "mine",
     )
     assert b"secret-marker" not in body
-    assert answered(site, "none", 500) == 1
+    assert answered(site, "/v1/quick/{name}", 500) == 1
     logged = json.loads(site.logs.getvalue())
     assert (logged["request_id"], "secret-marker" in logged["exception"]) == ("mine", True)
     assert await site.app.drain(LIMIT_SECONDS)
@@ -310,6 +311,23 @@ async def test_a_client_that_closes_its_half_gets_the_quick_answer(site: Site) -
         assert (status, headers["connection"]) == (200, "close")
         assert await reader.read() == b""
     assert await site.app.drain(LIMIT_SECONDS)
+
+
+async def test_a_client_that_goes_away_before_its_answers_turn_disturbs_nobody(site: Site) -> None:
+    """Before its request's turn as well."""
+    faults: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+    site.app.slots = LoopSlots(0)
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(8):
+            _, writer = await stack.enter_async_context(connected(site))
+            writer.write(b"POST /v1/quick/later HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n")
+        while len(site.pending) < 4:
+            await asyncio.sleep(0)
+        for answer in site.pending:
+            answer(answer_json({"done": True}))
+    assert await site.app.drain(LIMIT_SECONDS)
+    assert faults == []
 
 
 @pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])

@@ -27,7 +27,7 @@ from trading_intents.telemetry import Metrics
 from trading_intents.trading import Environment
 from trading_intents.web import limits as limits_module
 from trading_intents.web.limits import Bucket, ClientAddress, Limits
-from trading_intents.web.request import Incoming
+from trading_intents.web.request import Answer, Incoming
 
 ADA = {"x-name": "ada"}
 BOB = {"x-name": "bob"}
@@ -112,20 +112,18 @@ async def test_failed_credentials_stop_the_address_before_the_next_look(site: Si
 
 async def ask(site: Site, name: str, path: bytes = b"/v1/limited", method: str = "GET") -> int:
     """Without a connection between."""
-    headers = [(b"x-name", name.encode())]
-    return (
-        await site.app.handle(
-            Incoming(
-                method=method,
-                raw_path=path,
-                query_string=b"",
-                headers=headers,
-                body=b"",
-                peer="127.0.0.1",
-                keep_alive=True,
-            )
-        )
-    ).status
+    incoming = Incoming(
+        method=method,
+        raw_path=path,
+        query_string=b"",
+        headers=[(b"x-name", name.encode())],
+        body=b"",
+        peer="127.0.0.1",
+        keep_alive=True,
+    )
+    answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    site.app.begin(incoming, answered.set_result)
+    return (await answered).status
 
 
 async def test_failed_credentials_side_by_side_share_no_token(site: Site) -> None:

@@ -6,8 +6,8 @@ import tracemalloc
 
 import pytest
 
+from tests.web import wire as wire_module
 from tests.web.wire import SMALLEST, Wire
-from trading_intents.web.server import parse_budget
 from trading_intents.web.server.connection import PARSE_BYTES
 from trading_intents.web.server.table import READ_BYTES
 
@@ -19,7 +19,7 @@ FLOOD = (CHUNKED + CHUNK * READ_BYTES)[:READ_BYTES]
 @pytest.fixture
 def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each round of the loop parses one piece."""
-    monkeypatch.setattr(parse_budget, "SLOT_SECONDS", 0.0)
+    monkeypatch.setattr(wire_module, "slot_seconds", 0.0)
 
 
 async def test_a_small_request_does_not_wait_for_large_ones(no_time: None) -> None:

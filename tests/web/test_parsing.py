@@ -227,6 +227,7 @@ async def test_nothing_is_answered_or_read_while_answers_are_not_read() -> None:
     wire = Wire()
     wire.receive(SMALLEST * 40)
     wire.connection.pause_writing()
+    await asyncio.sleep(0)  # one was being answered
     written = wire.transport.written
     for _ in range(100):
         await asyncio.sleep(0)

@@ -13,7 +13,7 @@ import httpx
 import pytest
 import uvloop
 
-from tests.certificates import make_certificate
+from tests.certificates import client_hello, make_certificate
 from tests.conftest import Urls
 from tests.platform import environment, run_command, serving
 from tests.waiting import eventually, eventually_async
@@ -48,14 +48,6 @@ async def connected(
         writer.close()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
-
-
-def client_hello() -> bytes:
-    sent = ssl.MemoryBIO()
-    client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), sent, server_hostname="x")
-    with contextlib.suppress(ssl.SSLWantReadError):
-        client.do_handshake()
-    return sent.read()
 
 
 async def receive(client: socket.socket) -> bytes:

@@ -43,6 +43,7 @@ from trading_intents.web.request import (
     Answer,
     Headers,
     Incoming,
+    PendingAnswer,
 )
 from trading_intents.web.routes import Route
 from trading_intents.web.routing import App
@@ -155,8 +156,19 @@ def replace_fields(incoming: Incoming, **changes: object) -> Incoming:
     return Incoming(**fields | changes)
 
 
+async def answer_in_steps(app: App, incoming: Incoming, steps: list[float]) -> Answer:
+    answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    began = time.process_time()
+    serving = app.prepare(incoming, answered.set_result)
+    steps.append(time.process_time() - began)
+    app.end(serving, await timed(app.answer(serving), steps))
+    return await answered
+
+
 @types.coroutine
-def timed(work: Coroutine[Any, Any, Answer], steps: list[float]) -> Generator[Any, None, Answer]:
+def timed(
+    work: Coroutine[Any, Any, Answer | PendingAnswer], steps: list[float]
+) -> Generator[Any, None, Answer | PendingAnswer]:
     """Runs it, and notes the processor's time of each step: between two of them, the loop serves
     others."""
     while True:
@@ -164,7 +176,7 @@ def timed(work: Coroutine[Any, Any, Answer], steps: list[float]) -> Generator[An
         try:
             awaited = work.send(None)
         except StopIteration as end:
-            answer: Answer = end.value
+            answer: Answer | PendingAnswer = end.value
             return answer
         finally:
             steps.append(time.process_time() - began)
@@ -175,7 +187,7 @@ async def cost_seconds(app: App, incoming: Incoming) -> float:
     least = 1.0
     for _ in range(TRIES):
         steps: list[float] = []
-        answer = await timed(app.handle(incoming), steps)
+        answer = await answer_in_steps(app, incoming, steps)
         least = min(least, max(steps))
         assert answer.status < 500
         if answer.feed:
@@ -209,7 +221,8 @@ async def walk(settings_of: dict[str, str], samples: int) -> dict[str, float]:
             create = next(r for r in app.routes if (r.method, r.path) == ("POST", "/v1/accounts"))
             headers = [*walked.credential(create), (b"content-type", JSON)]
             body = json.dumps(account).encode()
-            answer = await app.handle(
+            answer = await answer_in_steps(
+                app,
                 Incoming(
                     method="POST",
                     raw_path=b"/v1/accounts",
@@ -218,7 +231,8 @@ async def walk(settings_of: dict[str, str], samples: int) -> dict[str, float]:
                     body=body,
                     peer="127.0.0.1",
                     keep_alive=True,
-                )
+                ),
+                [],
             )
             walked.account_id = json.loads(answer.body)["id"]
             # The caller deletes itself last.

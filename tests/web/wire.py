@@ -6,17 +6,21 @@ from typing import Any
 
 from tests.fakes import ManualClock
 from trading_intents.config import Rate
+from trading_intents.loops import LoopSlots
 from trading_intents.telemetry import Metrics, make_log
 from trading_intents.web.limits import Bucket, ClientAddress, Limits
-from trading_intents.web.request import Answer, Incoming
+from trading_intents.web.request import Answer, Incoming, Request
 from trading_intents.web.routes import Respond
-from trading_intents.web.routing import App
+from trading_intents.web.routing import App, Serving
 from trading_intents.web.server.connection import HttpConnection
-from trading_intents.web.server.table import ConnectionLimits, ConnectionTable
+from trading_intents.web.server.table import PARSE_SECONDS, ConnectionLimits, ConnectionTable
 
 Taken = tuple[bytes, bytes, list[tuple[bytes, bytes]], bytes | None]
 MAX_ROUNDS = 100_000  # of the loop, for everything to be answered
 SMALLEST = b"GET / HTTP/1.1\r\nhost:\r\n\r\n"
+
+
+slot_seconds = PARSE_SECONDS
 
 
 class RecordingApp(App):
@@ -32,11 +36,18 @@ class RecordingApp(App):
         self.taken: list[Taken] = []
         self.refused = 0
 
-    def begin(self, incoming: Incoming, respond: Respond) -> None:
-        return None
+    def begin(self, incoming: Incoming, respond: Respond) -> Serving:
+        serving = Serving(Request(incoming, {}, ""), respond, 0.0)
+        serving.request.answer = lambda given: None
+        asyncio.get_running_loop().call_soon(self._record, serving)
+        return serving
 
-    async def handle(self, incoming: Incoming) -> Answer:
-        await asyncio.sleep(0)
+    def _record(self, serving: Serving) -> None:
+        if not serving.is_over:
+            serving.end()
+            serving.respond(self._note(serving.request.incoming))
+
+    def _note(self, incoming: Incoming) -> Answer:
         if incoming.refusal:
             self.refused += 1
             return Answer(status=incoming.refusal.status)
@@ -91,6 +102,8 @@ class Wire:
         self.table: ConnectionTable = (
             beside.table if beside else ConnectionTable(self.app, ConnectionLimits(10, 10))
         )
+        if not beside:
+            self.table.slots = LoopSlots(slot_seconds)
         self.connection = HttpConnection(self.table)
         self.connection.connection_made(self.transport)
 

@@ -209,6 +209,11 @@ class Gate:
                 caller, request.header(b"x-organization-id")
             )
 
+    def recognize(self, request: Request) -> None:
+        if self._rule.key is not Refuse.AS_401:
+            key, _ = self._readable(request)
+            request.caller = None if key is None else self._callers.known(key)
+
     def is_verified(self, request: Request) -> bool:
         """Whether this process verified the credential lately."""
         return any(

@@ -1,5 +1,7 @@
 """Kinds of callers, and what can be granted to them. Pure values: no I/O, no clock, no look-up."""
 
+import functools
+from collections.abc import Hashable
 from datetime import datetime
 from enum import StrEnum
 from typing import NewType
@@ -80,15 +82,19 @@ class Entitlement(StrEnum):
     TRADING_LIVE = "trading_live"
 
 
-class ApiKeyPrincipal(FrozenStruct):
+class ApiKeyPrincipal(FrozenStruct, dict=True, gc=True):
     key_id: KeyId
     organization_id: OrganizationId
     environment: Environment
     permissions: frozenset[Permission]
 
+    @functools.cached_property
+    def key_text(self) -> str:
+        return str(self.key_id)
+
     @property
     def limit_key(self) -> str:
-        return f"key:{self.key_id}"
+        return f"key:{self.key_text}"
 
 
 class UserPrincipal(FrozenStruct):
@@ -137,7 +143,7 @@ class OrganizationRecord(FrozenStruct, kw_only=True):
     member_trading: bool = False  # members may have session keys, not only admins
 
 
-class Caller(FrozenStruct):
+class Caller(FrozenStruct, dict=True, gc=True):
     """A caller and its organization: the key's, the token's, or the one that a service account
     names."""
 
@@ -147,11 +153,19 @@ class Caller(FrozenStruct):
     issued_at: datetime | None = None  # a token's; 1970 when it does not say
     token_digest: bytes | None = None  # of what its issuer signed
 
-    @property
+    @functools.cached_property
+    def organization_text(self) -> str:
+        return str(self.organization_id)
+
+    @functools.cached_property
+    def slot(self) -> Hashable:
+        return self.organization.id if self.organization else self.limit_key
+
+    @functools.cached_property
     def limit_key(self) -> str:
         return self.principal.limit_key
 
-    @property
+    @functools.cached_property
     def organization_limit_key(self) -> str | None:
         """API keys share a limit by environment, users have one of their own, so that programs
         never use up the limit of a person who stops trading. Reads of a service account count

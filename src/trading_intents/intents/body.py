@@ -174,7 +174,12 @@ def digest_of(tree: Any) -> str:
 
 def read_command(tree: Any) -> tuple[ClientCommand, str | None]:
     """Gives the command and its client reference, or raises ValidationFailed."""
-    return make_command(convert(tree, Submit, _AMOUNT_FIELDS))
+    body = convert(tree, Submit, _AMOUNT_FIELDS)
+    command = _command(body.command)
+    reference = body.client_reference_id
+    if reference is not None:
+        reference = read_reference("/client_reference_id", reference)
+    return command, reference
 
 
 def read_question(tree: Any) -> tuple[str, Symbol | None, ClientCommand | None]:
@@ -183,31 +188,6 @@ def read_question(tree: Any) -> tuple[str, Symbol | None, ClientCommand | None]:
     body = convert(tree, ControlQuestion, _AMOUNT_FIELDS)
     symbol = None if body.symbol is None else read_symbol("/symbol", body.symbol)
     return body.account_id, symbol, None if body.command is None else _command(body.command)
-
-
-def make_command(body: Submit) -> tuple[ClientCommand, str | None]:
-    reference = body.client_reference_id
-    return _command(body.command), None if reference is None else read_reference(
-        "/client_reference_id", reference
-    )
-
-
-def count_keys(body: Submit) -> int:
-    """Counts the keys of the body's JSON, supposing that none is written twice and none is null."""
-    payload = body.command.payload
-    # Command, type, payload, and symbol or ref_intent_id.
-    count = 4 + (body.client_reference_id is not None)
-    if isinstance(payload, CancelPayload):
-        return count
-    if isinstance(payload, CreatePayload):
-        if payload.exits or payload.one_cancels_other:
-            return 0  # what they have may be left out
-        count += 1 + (payload.route_strategy is not None)  # order_side
-    spec = payload.spec.limit or payload.spec.market or payload.spec.stop or payload.spec.stop_limit
-    if not spec:
-        return 0  # a trailing stop has fields that may be left out
-    # spec and its kind, then all of its fields but a time_in_force that is left out
-    return count + 1 + len(spec.__struct_fields__) + (spec.time_in_force is not None)
 
 
 def _command(command: CreateCommand | ReplaceCommand | CancelCommand) -> ClientCommand:
@@ -234,11 +214,12 @@ def _spec(body: SpecBody) -> Spec:
     if len(given) != 1:
         raise ValidationFailed.at(_SPEC, f"must have exactly one key: {either(OrderKind)}")
     ((kind, spec),) = given
-    amounts = ((name, getattr(spec, name, None)) for name in SPEC_AMOUNTS)
-    at = f"{_SPEC}/{kind}"
-    texts: dict[str, Any] = {
-        name: _amount(text, f"{at}/{name}") for name, text in amounts if text is not None
-    }
+    at = _SPEC + "/" + kind
+    texts: dict[str, Any] = {}
+    for name in SPEC_AMOUNTS:
+        text = getattr(spec, name, None)
+        if text is not None:
+            texts[name] = _amount(text, f"{at}/{name}")
     if kind is not OrderKind.TRAILING_STOP:
         return Spec(kind=kind, time_in_force=spec.time_in_force, **texts)
     if (spec.trail_amount is None) is (spec.trail_bps is None):

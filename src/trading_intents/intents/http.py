@@ -2,7 +2,7 @@
 were hashed."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -13,14 +13,13 @@ from trading_intents.accounts.service import Accounts
 from trading_intents.clock import TimeRange
 from trading_intents.controls.bodies import Evaluation
 from trading_intents.identity.access import Gate, caller_of, require_entitlement
-from trading_intents.identity.model import ApiKeyPrincipal, Entitlement
-from trading_intents.identity.service import Callers
+from trading_intents.identity.model import ApiKeyPrincipal, Caller, Entitlement
 from trading_intents.ids import ID_RULE, parse_id
 from trading_intents.intents import body
-from trading_intents.intents.fast_path import accepted, bucket_of, fast_submit, submitter_of
-from trading_intents.intents.model import PlacedLeg
+from trading_intents.intents.model import Cancel, Command, PlacedLeg, Submission
 from trading_intents.intents.service import Intents
 from trading_intents.intents.store import ActionRow
+from trading_intents.intents.writing.batch import Receipt, SubmitOutcome
 from trading_intents.intents.writing.record import LinkedRecord, Record, with_hash
 from trading_intents.intents.writing.writer import Writer
 from trading_intents.stats.model import Stats, Window
@@ -36,7 +35,7 @@ from trading_intents.trading import (
 from trading_intents.web import paging
 from trading_intents.web.body import read_choice
 from trading_intents.web.limits import Bucket, Limits
-from trading_intents.web.request import Answer, Request, answer_json
+from trading_intents.web.request import Answer, PendingAnswer, Request, answer_json
 from trading_intents.web.routes import Operation, Parameter, Route, Tag
 
 IDEMPOTENCY_KEY = Parameter(
@@ -89,9 +88,50 @@ class ActionListing(msgspec.Struct):
     next_cursor: str | None
 
 
-def submit_route(
-    gate: Gate, callers: Callers, accounts: Accounts, writer: Writer, limits: Limits
-) -> Route:
+class Submitter(NamedTuple):
+    """A caller as submits need it."""
+
+    organization_id: str
+    key_id: str
+    limit_keys: tuple[str, str | None]  # its own, and its organization's
+
+    def submission(
+        self,
+        account_id: str,
+        command: Command,
+        reference: str | None,
+        key: str | None,
+        digest: str | None,
+    ) -> Submission:
+        return Submission(
+            account_id=account_id,
+            organization_id=self.organization_id,
+            key_id=self.key_id,
+            command=command,
+            client_reference_id=reference,
+            idempotency_key=key,
+            body_digest=digest,
+        )
+
+
+def submitter_of(caller: Caller) -> Submitter:
+    assert isinstance(caller.principal, ApiKeyPrincipal)
+    limit_keys = (caller.limit_key, caller.organization_limit_key)
+    return Submitter(caller.organization_text, caller.principal.key_text, limit_keys)
+
+
+def accepted(receipt: Receipt) -> Answer:
+    legs = b',"legs":' + msgspec.json.encode(receipt.legs) if receipt.legs else b""
+    made = Answer(
+        body=b'{"intent_id":"%s","seq":%d%s}' % (receipt.intent_id.encode(), receipt.seq, legs),
+        status=202,
+    )
+    if receipt.replayed:
+        made.headers.append((b"idempotent-replayed", b"true"))
+    return made
+
+
+def submit_route(gate: Gate, accounts: Accounts, writer: Writer, limits: Limits) -> Route:
     @Operation(
         tag=Tag.INTENTS,
         body=body.Submit,
@@ -114,7 +154,7 @@ def submit_route(
             errors.ReplacePending,
         ),
     )
-    async def submit_intent(request: Request) -> Answer:
+    async def submit_intent(request: Request) -> PendingAnswer:
         """Submit a CREATE, REPLACE or CANCEL."""
         caller = caller_of(request)
         account_id = parse_id(request.params["account_id"])
@@ -134,17 +174,19 @@ def submit_route(
             if account.environment is Environment.LIVE and not _says_cancel(request):
                 require_entitlement(caller, Entitlement.TRADING_LIVE)
             raise
-        request.headers_out += limits.take(
-            bucket_of(command), *submitter.limit_keys, tokens=request.tokens
-        )
+        bucket = Bucket.CANCELS if isinstance(command, Cancel) else Bucket.SUBMITS
+        request.headers_out += limits.take(bucket, *submitter.limit_keys, tokens=request.tokens)
         digest = body.digest_of(request.json) if key else None
         submission = submitter.submission(
             request.params["account_id"], command, reference, key, digest
         )
-        return accepted(await writer.submit(submission))
 
-    fast = fast_submit(gate, callers, writer, limits)
-    return Route("POST", "/v1/accounts/{account_id}/intents", gate, submit_intent, fast)
+        def answer(outcome: SubmitOutcome) -> None:
+            request.answer(accepted(outcome) if isinstance(outcome, Receipt) else outcome)
+
+        return writer.enqueue(submission, answer)
+
+    return Route("POST", "/v1/accounts/{account_id}/intents", gate, submit_intent)
 
 
 def intent_routes(

@@ -14,8 +14,13 @@ from trading_intents.accounts.service import Accounts, check_open
 from trading_intents.identity.access import Gate, caller_of, require_entitlement
 from trading_intents.identity.model import Entitlement
 from trading_intents.intents.body import digest_of
-from trading_intents.intents.fast_path import Submitter, accepted, submitter_of
-from trading_intents.intents.http import IDEMPOTENCY_KEY, Submitted
+from trading_intents.intents.http import (
+    IDEMPOTENCY_KEY,
+    Submitted,
+    Submitter,
+    accepted,
+    submitter_of,
+)
 from trading_intents.intents.model import Cancel, Close
 from trading_intents.intents.service import Intents
 from trading_intents.intents.writing.batch import Receipt

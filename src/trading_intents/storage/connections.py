@@ -148,15 +148,20 @@ class _Waiter:
 
 class ConnectionPool:
     """Callers who wait are served in turn by organization, None for those of no single one. Where
-    it `is_fair`, one organization has a third of the connections at most, and slots of the
-    event loop in turn with the others."""
+    there are slots, one organization has a third of the connections at most, and its slots of the
+    event loop."""
 
-    def __init__(self, connect: Callable[[], Awaitable[Any]], size: int, is_fair: bool) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[Any]],
+        size: int,
+        slots: LoopSlots[Hashable] | None = None,
+    ) -> None:
         self._connect = connect
         self.size = size
         self._free = size
-        self._per_organization = max(1, size // 3) if is_fair else size
-        self._slots = LoopSlots[Hashable]() if is_fair else None
+        self._per_organization = max(1, size // 3) if slots else size
+        self.slots = slots
         self._held: Counter[Hashable] = Counter()
         self._waiting = FairQueue[Hashable, _Waiter]()
         # Of callers that count as having a connection, and wait for it.
@@ -197,10 +202,10 @@ class ConnectionPool:
         self._release(organization)
 
     async def take_slot(self, organization: Hashable) -> None:
-        """Waits for the organization's slot of the event loop: what was read is turned into an
+        """Waits for the organization's turn of the event loop: what was read is turned into an
         answer next."""
-        if self._slots and organization is not None:
-            await self._slots.take(organization)
+        if self.slots and organization is not None:
+            await self.slots.take(organization)
 
     async def close(self) -> None:
         """Waits for connections in use, then closes all; one still in use is terminated when it is

@@ -16,7 +16,7 @@ from trading_intents.errors import (
     StartupRefused,
     Unavailable,
 )
-from trading_intents.loops import start_loop, stop_tasks
+from trading_intents.loops import LoopSlots, start_loop, stop_tasks
 from trading_intents.secret import Secret
 from trading_intents.storage.connections import (
     CONNECTION_ERRORS,
@@ -358,7 +358,7 @@ async def open_database(
                 size=pool_size,
                 metrics=metrics,
                 history=history,
-                is_fair=True,
+                slots=LoopSlots[Hashable](),
             )
         )
         stream = await stack.enter_async_context(
@@ -404,7 +404,7 @@ async def open_pool(
     size: int,
     metrics: Metrics,
     history: WalHistory | None = None,
-    is_fair: bool = False,
+    slots: LoopSlots[Hashable] | None = None,
 ) -> AsyncIterator[Pool]:
     async def connect() -> Any:
         connection = await asyncpg.connect(
@@ -420,7 +420,7 @@ async def open_pool(
             raise
         return connection
 
-    connections = ConnectionPool(connect, size, is_fair)
+    connections = ConnectionPool(connect, size, slots)
     try:
         with explain_refusals("TRADING_INTENTS_DATABASE_URL, _WORKER_URL and _OWNER_URL, migrate"):
             connections.give_back(await connections.take(CONNECT_LIMIT_SECONDS))

@@ -36,6 +36,7 @@ _REFUSED = (
 )
 # Python's $ alone would let a last line break pass.
 LINE = rf"^[^{_REFUSED}]*$(?!\n)"
+_LINE = re.compile(LINE)
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_TEXT_CHARACTERS, pattern=LINE)]
 Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARACTERS, pattern=LINE)]
 Amount = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": trading.AMOUNT_PATTERN})]
@@ -48,13 +49,20 @@ _NESTED = re.compile(
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
+_LONG_NUMBER = b"0" * (MAX_DIGITS + 1)
 
 
 def read_json(data: bytes) -> Any:
     """Reads the document as plain Python values; refuses repeated keys, deep nesting and long
     numbers, which msgspec accepts, and too many parts. Each step is a few passes in C, so that no
     shape of 64 KiB takes long."""
-    structure = _without_strings(data)
+    # Strings have brackets, commas and digits too: a document with few needs no closer look.
+    is_plain = (
+        data.count(b"[") + data.count(b"{") <= MAX_DEPTH
+        and data.count(b",") < MAX_VALUES
+        and _LONG_NUMBER not in data.translate(_DIGITS)
+    )
+    structure = b"" if is_plain else _without_strings(data)
     if structure.count(b"[") + structure.count(b"{") > MAX_PARTS:
         raise InvalidJson(f"the body has more than {MAX_PARTS} lists and objects")
     if structure.count(b",") >= MAX_VALUES:
@@ -63,9 +71,9 @@ def read_json(data: bytes) -> Any:
         tree = msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise InvalidJson(f"the body is not JSON: {error}") from None
-    if b"0" * (MAX_DIGITS + 1) in structure.translate(_DIGITS):
+    if _LONG_NUMBER in structure.translate(_DIGITS):
         raise InvalidJson(f"a number has more than {MAX_DIGITS} digits")
-    if not _NESTED.fullmatch(structure.translate(_BRACKETS, _NO_BRACKETS)):
+    if structure and not _NESTED.fullmatch(structure.translate(_BRACKETS, _NO_BRACKETS)):
         raise InvalidJson(f"the body is nested deeper than {MAX_DEPTH} levels")
     # The tree, written again, has as many colons, within strings and after keys, unless a key was
     # repeated.
@@ -99,7 +107,7 @@ def read_symbol(pointer: str, text: str) -> trading.Symbol:
 def read_reference(pointer: str, text: str) -> str:
     """Without control characters the plain encoding of a record with the reference is its canonical
     one."""
-    if len(text) > MAX_REFERENCE_CHARACTERS or not re.match(LINE, text):
+    if len(text) > MAX_REFERENCE_CHARACTERS or not _LINE.match(text):
         raise ValidationFailed.at(
             pointer,
             f"must be up to {MAX_REFERENCE_CHARACTERS} characters, none of them a control "

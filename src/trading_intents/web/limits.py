@@ -59,6 +59,10 @@ def organization_rates(settings: Settings) -> dict[Bucket, Rate]:
 class Verifier(Protocol):
     """Identifies the callers of an endpoint, and knows some credentials without a look-up."""
 
+    def recognize(self, request: Request) -> None:
+        """Sets request.caller if that takes no wait, and the endpoint takes its kind: it need not
+        be identified."""
+
     async def identify(self, request: Request) -> None:
         """Sets request.caller, or raises Unauthorized or InvalidRequest."""
 

@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from datetime import datetime, time
 from decimal import Decimal
 from typing import Any, Protocol, TypeVar
@@ -62,24 +62,28 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
 
     def check_target(self) -> None:
         """Runs before anything is looked for in the path or the query."""
-        for what, size, limit in (
-            ("path", len(self.raw_path), MAX_PATH_BYTES),
-            ("query", len(self.query_string), MAX_QUERY_BYTES),
-        ):
-            if size > limit:
-                raise errors.UriTooLong(
-                    f"the {what} has more than {limit} bytes, which is the limit"
-                )
+        if len(self.raw_path) > MAX_PATH_BYTES:
+            raise _too_long("path", MAX_PATH_BYTES)
+        if len(self.query_string) > MAX_QUERY_BYTES:
+            raise _too_long("query", MAX_QUERY_BYTES)
 
 
-class PendingRequest(Protocol):
-    """A request on the fast path that is not answered yet."""
+def _too_long(what: str, limit: int) -> errors.UriTooLong:
+    return errors.UriTooLong(f"the {what} has more than {limit} bytes, which is the limit")
+
+
+class PendingAnswer(Protocol):
+    """An answer that a handler passes to its request later."""
 
     def abandon(self) -> None:
         """Called when the caller has hung up."""
 
 
 class LimitedCaller(Protocol):
+    @property
+    def slot(self) -> Hashable:
+        """The group whose slots its requests take: its organization, or itself if it has none."""
+
     @property
     def limit_key(self) -> str: ...
 
@@ -166,10 +170,13 @@ class AnyVersion(frozenset[int]):
 
 
 class Request:
+    answer: "Callable[[Answer | errors.PlatformError], None]"  # after a PendingAnswer
+
     __slots__ = (
         "_headers",
         "_query",
         "address",
+        "answer",
         "caller",
         "form",
         "headers_out",

@@ -12,19 +12,14 @@ from trading_intents.web.problem import PROBLEM, ErrorShape
 from trading_intents.web.request import (
     JSON,
     Answer,
-    Incoming,
-    PendingRequest,
+    PendingAnswer,
     Request,
     check_entity_tags,
 )
 
-Handler = Callable[[Request], Awaitable[Answer]]
-H = TypeVar("H", bound=Callable[..., Awaitable[Answer]])
+Handler = Callable[[Request], Awaitable[Answer | PendingAnswer]]
+H = TypeVar("H", bound=Callable[..., Awaitable[Answer | PendingAnswer]])
 Respond = Callable[[Answer], None]
-# The fast path of a route: the same checks in the same order, without an await, for a request that
-# passes all of them. It calls back once. None: a check fails, or something must be read first; the
-# handler finds out and answers.
-FastHandler = Callable[[Incoming, str, Respond], PendingRequest | None]
 
 
 class Tag(StrEnum):
@@ -120,21 +115,13 @@ class Route:
     path: str
     policy: Policy
     handle: Handler
-    fast: FastHandler | None = None  # given the request and the path's one parameter
+    operation: Operation = field(init=False)
 
     def __post_init__(self) -> None:
         for need in ("name", "meaning", "identify", "permit"):
             if not hasattr(self.policy, need):
                 raise TypeError(f"{self.method} {self.path} has no policy")
-
-    @property
-    def operation(self) -> Operation:
-        declared: Operation = getattr(self.handle, _DECLARED)
-        return declared
-
-    @property
-    def summary(self) -> str:
-        return " ".join((self.handle.__doc__ or "").split())
+        object.__setattr__(self, "operation", getattr(self.handle, _DECLARED))
 
     @property
     def limited_by(self) -> Bucket | None:
@@ -143,3 +130,7 @@ class Route:
         if self.operation.bucket:
             return self.operation.bucket
         return Bucket.READS if self.method == "GET" else Bucket.WRITES
+
+    @property
+    def summary(self) -> str:
+        return " ".join((self.handle.__doc__ or "").split())

@@ -3,12 +3,13 @@
 import asyncio
 import math
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from functools import partial
 from urllib.parse import unquote_to_bytes
 
 from trading_intents import errors
 from trading_intents.clock import Clock
-from trading_intents.loops import LoopSlots, wait_at_most
+from trading_intents.loops import EagerTasks, LoopSlots, wait_at_most
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.web.limits import Bucket, ClientAddress, Limits
 from trading_intents.web.paging import answer_csv, prefers_csv
@@ -19,8 +20,7 @@ from trading_intents.web.request import (
     Answer,
     Headers,
     Incoming,
-    LimitedCaller,
-    PendingRequest,
+    PendingAnswer,
     Request,
 )
 from trading_intents.web.routes import Policy, Respond, Route
@@ -45,6 +45,7 @@ class App:
         metrics: Metrics,
         log: Log,
         find_account: FindAccount | None = None,
+        slots: LoopSlots[Hashable] | None = None,
     ) -> None:
         self.routes = tuple(routes)
         self._table = _Table(self.routes)
@@ -54,8 +55,8 @@ class App:
         self.metrics = metrics
         self._log = log
         self._find_account = find_account
-        # Of organizations, and of all requests without a caller together.
-        self._slots = LoopSlots[str | None]()
+        self.slots = slots or LoopSlots[Hashable]()
+        self._tasks = EagerTasks()
         self._in_flight: set[object] = set()
         self._refusals_logged = _PerSecond(MAX_REFUSALS_LOGGED)
         self._failures_logged = _PerSecond(MAX_FAILURES_LOGGED)
@@ -82,72 +83,110 @@ class App:
         if self.draining and not self._in_flight:
             self._idle.set()
 
-    def begin(self, incoming: Incoming, respond: Respond) -> PendingRequest | None:
-        """Handles the request on the fast path if it can; else gives None, and `handle` does it."""
-        found = self._table.match_fast(incoming.method, incoming.raw_path)
-        if found is None or not incoming.taken or incoming.query_string:
-            return None
-        route, parameter = found
-        assert route.fast is not None
-        started = self._clock.monotonic()
+    def begin(self, incoming: Incoming, respond: Respond) -> "Serving":
+        """Answers the request when its turn comes: its organization's, or its address's if it
+        has no caller. Calls `respond` once, perhaps at once."""
+        serving = self.prepare(incoming, respond)
+        if self._begins_at_once(serving) or self.slots.has_time():
+            self._run(serving)
+        else:
+            self.slots.wait(_slot_of(serving.request), partial(self._run, serving))
+        return serving
 
-        def answered(answer: Answer) -> None:
-            self.metrics.requests.count(
-                route.path, answer.status, self._clock.monotonic() - started
-            )
-            if answer.failure:
-                self._note_failure(route.path, *answer.failure)
-            respond(answer)
+    def _begins_at_once(self, serving: "Serving") -> bool:
+        """A probe does, and a request whose caller has to be read before its turn is known."""
+        route = serving.route
+        if route is None or route.policy.public:
+            return route is not None and route.operation.always
+        return serving.request.caller is None
 
-        return route.fast(incoming, parameter, answered)
-
-    async def handle(self, incoming: Incoming) -> Answer:
-        """Answers every request; an error becomes an answer too."""
-        started = self._clock.monotonic()
-        route, request, answer = await self._answer(incoming)
-        answer.headers += request.headers_out
-        seconds = self._clock.monotonic() - started
-        self.metrics.requests.count(route.path if route else "none", answer.status, seconds)
-        if answer.failure and route:
-            # A process that is not ready or drains has not failed to handle the request.
-            is_expected = answer.status == errors.Unavailable.status and (
-                route.operation.always or not incoming.taken
-            )
-            if not is_expected:
-                self._note_failure(route.path, *answer.failure)
-        return answer
-
-    async def _answer(self, incoming: Incoming) -> tuple[Route | None, Request, Answer]:
-        address = self.client_address.address(incoming)
+    def prepare(self, incoming: Incoming, respond: Respond) -> "Serving":
+        """Finds the route, and the caller if it is known without waiting."""
+        request = Request(incoming, {}, self.client_address.address(incoming))
+        serving = Serving(request, respond, self._clock.monotonic())
+        request.answer = partial(self._take_answer, serving)
         try:
             incoming.check_target()
             if incoming.refusal:
                 raise incoming.refusal
-            route, params = self._table.match(incoming.method, incoming.raw_path)
+            serving.route, request.params = self._table.match(incoming.method, incoming.raw_path)
         except errors.PlatformError as error:
             # `incoming` keeps its refusal: with this frame in it they would keep each other.
             error.__traceback__ = None
-            request = Request(incoming, {}, address)
-            await self._slots.take(None)
-            if incoming.refusal:
-                self._log_refusal(request, incoming.refusal)
-            return (
-                None,
-                request,
-                self._table.error_shape(incoming.raw_path).answer(error, request.id),
-            )
-        request = Request(incoming, params, address)
+            serving.refusal = error
+        else:
+            if not serving.route.policy.public:
+                serving.route.policy.recognize(request)
+        return serving
+
+    def _run(self, serving: "Serving") -> None:
+        if not serving.is_over:
+            serving.has_begun = True
+            serving.task = self._tasks.run(self.answer(serving), partial(self.end, serving))
+
+    async def answer(self, serving: "Serving") -> Answer | PendingAnswer:
+        """Answers every request; an error becomes an answer too."""
+        request = serving.request
+        route = serving.route
         try:
-            answer = await self._serve(route, request)
-        except errors.PlatformError as error:
-            answer = route.operation.error_shape.answer(error, request.id)
-        except Exception as error:
-            fault = errors.InternalError(
+            if route:
+                return await self._serve(route, request)
+            assert serving.refusal
+            if request.incoming.refusal:
+                self._log_refusal(request, serving.refusal)
+            error = serving.refusal
+        except errors.PlatformError as raised:
+            error = raised
+        except Exception as fault:
+            error = errors.InternalError(
                 "an error of the platform; its log has the details under the request id"
             )
-            fault.__cause__ = error
-            answer = route.operation.error_shape.answer(fault, request.id)
-        return route, request, answer
+            error.__cause__ = fault
+        return self._explain(serving, error)
+
+    def _explain(self, serving: "Serving", error: errors.PlatformError) -> Answer:
+        request = serving.request
+        shape = (
+            serving.route.operation.error_shape
+            if serving.route
+            else self._table.error_shape(request.incoming.raw_path)
+        )
+        return shape.answer(error, request.id)
+
+    def end(self, serving: "Serving", given: Answer | PendingAnswer) -> None:
+        if isinstance(given, Answer):
+            self._finish(serving, given)
+        else:
+            serving.pending = given
+
+    def _take_answer(self, serving: "Serving", given: Answer | errors.PlatformError) -> None:
+        """Takes the answer that was pending, and sends it in its turn: a batch has many."""
+        serving.pending = None
+        if self.slots.has_time():
+            self._finish_pending(serving, given)
+        else:
+            step = partial(self._finish_pending, serving, given)
+            self.slots.wait(_slot_of(serving.request), step)
+
+    def _finish_pending(self, serving: "Serving", given: Answer | errors.PlatformError) -> None:
+        answer = given if isinstance(given, Answer) else self._explain(serving, given)
+        self._finish(serving, answer)
+
+    def _finish(self, serving: "Serving", answer: Answer) -> None:
+        request = serving.request
+        route = serving.route
+        answer.headers += request.headers_out
+        seconds = self._clock.monotonic() - serving.began_seconds
+        self.metrics.requests.count(route.path if route else "none", answer.status, seconds)
+        if answer.failure and route:
+            # A process that is not ready or drains has not failed to handle the request.
+            is_expected = answer.status == errors.Unavailable.status and (
+                route.operation.always or not request.incoming.taken
+            )
+            if not is_expected:
+                self._note_failure(route.path, *answer.failure)
+        serving.end()
+        serving.respond(answer)
 
     def disk_has_failed(self) -> bool:
         """Whether the database lately refused a request since its disk is full or fails."""
@@ -187,18 +226,14 @@ class App:
                 detail=error.detail,
             )
 
-    async def _serve(self, route: Route, request: Request) -> Answer:
+    async def _serve(self, route: Route, request: Request) -> Answer | PendingAnswer:
         operation = route.operation
         if not request.incoming.taken and not operation.always:
             raise errors.Unavailable("this process is shutting down; try another, or again")
         if operation.csv_columns:
             request.headers_out.append((b"vary", b"accept"))
-        await self._identify(route, request)
+        await self._admit(route, request)
         bucket = route.limited_by
-        if bucket and not operation.is_counted_by_handler:
-            request.headers_out += self._take(bucket, request)
-        if not operation.always:
-            await self._slots.take(_slot_of(request.caller))
         try:
             if unknown := self._check(route, request):
                 await self._check_account(route, request)
@@ -207,10 +242,26 @@ class App:
             if bucket and operation.is_counted_by_handler:
                 request.headers_out += self._take(bucket, request)
             raise
-        answer = await route.handle(request)
-        if operation.csv_columns and prefers_csv(request):
-            return answer_csv(request, answer, operation.csv_columns)
-        return answer
+        given = await route.handle(request)
+        if operation.csv_columns and isinstance(given, Answer) and prefers_csv(request):
+            return answer_csv(request, given, operation.csv_columns)
+        return given
+
+    async def _admit(self, route: Route, request: Request) -> None:
+        """Identifies and counts the caller, and waits for its slot if it was not known before."""
+        policy = route.policy
+        bucket = route.limited_by
+        if route.method == "GET" and not policy.public:
+            # Caches take only `authorization` for a credential: by an API key, one caller would get
+            # another's answer.
+            request.headers_out.append(NO_STORE)
+        is_known = policy.public or request.caller is not None
+        if not is_known:
+            await self._limits.identify(policy, request, bucket, route.operation.verifies_late)
+        if bucket and not route.operation.is_counted_by_handler:
+            request.headers_out += self._take(bucket, request)
+        if not is_known:
+            await self.slots.take(_slot_of(request))
 
     async def _check_account(self, route: Route, request: Request) -> None:
         """Before a query is refused: the 404 and the 403 of the path's account come first."""
@@ -237,17 +288,6 @@ class App:
         route.policy.permit(request)
         return unknown
 
-    async def _identify(self, route: Route, request: Request) -> None:
-        if route.policy.public:
-            return
-        if route.method == "GET":
-            # Caches take only `authorization` for a credential: by an API key, one caller would get
-            # another's answer.
-            request.headers_out.append(NO_STORE)
-        await self._limits.identify(
-            route.policy, request, route.limited_by, route.operation.verifies_late
-        )
-
     def _take(self, bucket: Bucket, request: Request) -> Headers:
         caller = request.caller
         if caller is None:
@@ -259,10 +299,46 @@ class App:
         )
 
 
-def _slot_of(caller: LimitedCaller | None) -> str | None:
-    if caller is None:
-        return None
-    return caller.organization_limit_key or caller.limit_key
+def _slot_of(request: Request) -> Hashable:
+    return request.caller.slot if request.caller else request.address
+
+
+class Serving:
+    """A request that is being answered."""
+
+    __slots__ = (
+        "began_seconds",
+        "has_begun",
+        "is_over",
+        "pending",
+        "refusal",
+        "request",
+        "respond",
+        "route",
+        "task",
+    )
+
+    def __init__(self, request: Request, respond: Respond, began_seconds: float) -> None:
+        self.request = request
+        self.respond = respond
+        self.began_seconds = began_seconds
+        self.route: Route | None = None
+        self.refusal: errors.PlatformError | None = None  # why there is no route
+        self.task: asyncio.Task[None] | None = None  # of a handler that waits for something
+        self.pending: PendingAnswer | None = None
+        self.has_begun = False
+        self.is_over = False
+
+    def abandon(self) -> None:
+        """The caller has hung up: what has not begun does not begin."""
+        if self.pending:
+            self.pending.abandon()
+        elif not self.has_begun:
+            self.end()
+
+    def end(self) -> None:
+        self.is_over = True
+        del self.request.answer  # it leads back to here
 
 
 class _PerSecond:
@@ -282,62 +358,65 @@ class _PerSecond:
 Methods = dict[str, tuple["Route", tuple[str, ...]]]  # with the names of the path's parameters
 
 
+class _Node:
+    """A node in the tree of all paths' segments."""
+
+    __slots__ = ("literals", "methods", "parameter")
+
+    def __init__(self) -> None:
+        self.literals: dict[bytes, _Node] = {}
+        self.parameter: _Node | None = None
+        self.methods: Methods = {}
+
+    def child(self, segment: str) -> "_Node":
+        if not segment.startswith("{"):
+            return self.literals.setdefault(segment.encode(), _Node())
+        self.parameter = self.parameter or _Node()
+        return self.parameter
+
+    def find(self, segments: Sequence[bytes], at: int, values: list[bytes]) -> Methods:
+        if at == len(segments):
+            return self.methods
+        segment = segments[at]
+        literal = self.literals.get(segment)
+        found = literal.find(segments, at + 1, values) if literal else {}
+        if not found and self.parameter:
+            values.append(segment)
+            found = self.parameter.find(segments, at + 1, values)
+            if not found:
+                values.pop()
+        return found
+
+
 class _Table:
     """Routes on the raw path: %2F stays inside its segment, and a literal segment goes before a
     parameter."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
-        self._literal: dict[bytes, Methods] = {}
-        self._fast: list[tuple[str, re.Pattern[bytes], Route]] = []
-        shapes: dict[str, Methods] = {}
+        self._root = _Node()
         for route in routes:
-            names = tuple(re.findall(r"{(\w+)}", route.path))
-            if names:
-                methods = shapes.setdefault(re.sub(r"{\w+}", "{}", route.path), {})
-            else:
-                methods = self._literal.setdefault(route.path.encode(), {})
-            if route.method in methods:
+            node = self._root
+            names = []
+            for segment in route.path.split("/"):
+                node = node.child(segment)
+                names += re.findall(r"^{(\w+)}$", segment)
+            if route.method in node.methods:
                 raise ValueError(f"{route.method} {route.path} is registered twice")
-            methods[route.method] = (route, names)
-            if route.fast:
-                assert len(names) == 1
-                expression = re.escape(route.path).replace(re.escape(f"{{{names[0]}}}"), "([^/%]+)")
-                self._fast.append((route.method, re.compile(expression.encode()), route))
-        # One expression for all routes: the last group that closes is the shape, the groups inside
-        # are its parameters.
-        self._shapes: dict[int, Methods] = {}
-        alternatives = []
-        group = 1
-        for shape in sorted(shapes, key=lambda shape: [part == "{}" for part in shape.split("/")]):
-            pattern = re.escape(shape).replace(re.escape("{}"), "([^/]*)")
-            alternatives.append(f"({pattern})")
-            self._shapes[group] = shapes[shape]
-            group += 1 + shape.count("{}")
-        self._expression = re.compile("|".join(alternatives).encode())
+            node.methods[route.method] = (route, tuple(names))
 
     def error_shape(self, raw_path: bytes) -> ErrorShape:
         """Gives the form of a path's errors, whatever the method."""
-        routes = self._literal.get(raw_path, {}).values()
+        routes = self._root.find(raw_path.split(b"/"), 0, []).values()
         return next((route.operation.error_shape for route, _ in routes), PROBLEM)
 
-    def match_fast(self, method: str, raw_path: bytes) -> tuple[Route, str] | None:
-        for wanted, expression, route in self._fast:
-            if method == wanted and (found := expression.fullmatch(raw_path)):
-                return route, found[1].decode("latin-1")
-        return None
-
     def match(self, method: str, raw_path: bytes) -> tuple[Route, dict[str, str]]:
-        methods = self._literal.get(raw_path)
-        if methods is not None:
-            return _pick(methods, method)[0], {}
-        found = self._expression.fullmatch(raw_path) if self._shapes else None
-        if found is None:
+        values: list[bytes] = []
+        methods = self._root.find(raw_path.split(b"/"), 0, values)
+        if not methods:
             raise errors.NotFound("no such path; /docs lists the paths")
-        group = found.lastindex
-        assert group is not None
-        route, names = _pick(self._shapes[group], method)
+        route, names = _pick(methods, method)
         params = {}
-        for name, value in zip(names, found.groups()[group:], strict=False):
+        for name, value in zip(names, values, strict=True):
             params[name] = _decode(value)
         return route, params
 

@@ -84,7 +84,12 @@ def unknown_parameters(given: Iterable[str], known: Sequence[str]) -> Validation
 def nearest(name: str, known: Iterable[str]) -> str:
     if len(name) > MAX_SUGGESTED_CHARACTERS:
         return ""
-    found = difflib.get_close_matches(name, list(known), n=1)
+    return _nearest(name, tuple(known))
+
+
+@functools.lru_cache  # a program repeats its mistake
+def _nearest(name: str, known: Sequence[str]) -> str:
+    found = difflib.get_close_matches(name, known, n=1)
     return found[0] if found else ""
 
 

@@ -107,13 +107,15 @@ class SubmissionQueue:
                 self._queue_of(pending).append(pending.organization_id, pending, is_first=True)
                 pending.queue = self
 
-    def take(self, count: int) -> list[PendingSubmission]:
-        """Takes at most `count` commands, one of each organization in turn. CANCELs leave half of
-        the slots to the others: a cancel-all is hundreds of them, and may be repeated."""
+    def take(
+        self, count: int, may_take: Callable[[str], bool] | None = None
+    ) -> list[PendingSubmission]:
+        """Takes at most `count` commands, one of each organization in turn that may. CANCELs leave
+        half of the slots to the others: a cancel-all is hundreds of them, and may be repeated."""
         cancels = min(self._cancels.count, count - min(self._others.count, count // 2))
         batch: list[PendingSubmission] = []
         for queue, slots in ((self._cancels, cancels), (self._others, count - cancels)):
-            while slots and (pending := queue.pop()):
+            while slots and (pending := queue.pop(may_take)):
                 slots -= 1
                 pending.queue = None
                 batch.append(pending)

@@ -1,5 +1,5 @@
-"""The process's one writer, a group commit: it commits the commands that wait in one transaction
-and answers them, while the next batch gathers. Never answers before the commit is durable."""
+"""The process's one writer, a group commit: it commits the commands that wait, one batch of each
+organization at a time, while the next gathers. Never answers before the commit is durable."""
 
 import asyncio
 import contextlib
@@ -39,8 +39,9 @@ from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.telemetry import Log, Metrics, make_series
 
 # Twice as many save 5 % of the time of each, and double what a lone command waits for.
-MAX_BATCH = 96
+MAX_BATCH = 32
 SMALL_BATCH = 16
+MAX_BATCHES = 3  # under way at once, of different organizations
 ANSWER_SECONDS = 0.02  # at the latest, after the commit
 RESOLVE_SECONDS = 3.0  # after the COMMIT was sent
 MAX_LOST_COMMITS = 3  # so that a batch whose commit crashes the server does not crash it for ever
@@ -61,6 +62,12 @@ class Writer:
         log: Log,
     ) -> None:
         self._dependencies = dependencies
+        self._idle = [dependencies]  # to write batches by
+        while len(self._idle) < MAX_BATCHES:
+            pipeline = dependencies.pipeline.another()
+            self._idle.append(replace(dependencies, pipeline=pipeline, rules=RulesCache()))
+        self._all = tuple(self._idle)
+        self._under_way: set[str] = set()  # organizations with a batch
         self._pool = pool
         self._signals = signals
         self._metrics = metrics
@@ -111,25 +118,42 @@ class Writer:
             while True:
                 await self._wakeup.wait()
                 self._wakeup.clear()
-                while batch := self._take():
-                    try:
-                        await self._write(batch)
-                    except Exception as error:
-                        self._fail_internal(batch, error)
-                self._answer_all()
+                while self._idle and (batch := self._take()):
+                    self._start(self._write_on(self._idle.pop(0), batch))
         finally:
             self._answer_all()
-            self._dependencies.pipeline.close()
+            for each in self._all:
+                each.pipeline.close()
             self._lock_waits.close()
             for task in self._tasks:
                 task.cancel()
+
+    async def _write_on(
+        self, dependencies: BatchDependencies, batch: list[PendingSubmission]
+    ) -> None:
+        """Writes the batch, and others while there are any."""
+        while batch:
+            organizations = {each.organization_id for each in batch}
+            try:
+                await self._write(dependencies, batch)
+            except Exception as error:
+                self._fail_internal(batch, error)
+            finally:
+                self._under_way -= organizations
+            batch = self._take()
+            self._wakeup.set()  # another may be taken beside it
+        self._answer_all()
+        self._idle.insert(0, dependencies)
 
     def _take(self) -> list[PendingSubmission]:
         """Takes at most half of the commands under way: while one half commits, the other is read
         and answered."""
         under_way = len(self._queue) + self._last_waiting
         self._last_waiting = len(self._queue)
-        return self._queue.take(min(MAX_BATCH, max(SMALL_BATCH, under_way // 2)))
+        count = min(MAX_BATCH, max(SMALL_BATCH, under_way // 2))
+        batch = self._queue.take(count, lambda each: each not in self._under_way)
+        self._under_way.update(each.organization_id for each in batch)
+        return batch
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -137,17 +161,19 @@ class Writer:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _write(self, batch: list[PendingSubmission]) -> None:
+    async def _write(self, dependencies: BatchDependencies, batch: list[PendingSubmission]) -> None:
         """Commands of locked accounts go into the next batch, and after that wait for their
         lock."""
         try:
-            skipped = await self._attempt(self._dependencies, batch, statements.SKIP)
+            skipped = await self._attempt(dependencies, batch, statements.SKIP)
         except StatementRefused:
-            await self._write_by_organization(batch)
+            await self._write_by_organization(dependencies, batch)
         else:
             self._put_back_skipped(skipped)
 
-    async def _write_by_organization(self, batch: Sequence[PendingSubmission]) -> None:
+    async def _write_by_organization(
+        self, dependencies: BatchDependencies, batch: Sequence[PendingSubmission]
+    ) -> None:
         """Another transaction holds a lock of one of these organizations. Halving the batch finds
         it, and it waits alone."""
         groups = group_by(batch, lambda pending: pending.organization_id)
@@ -161,10 +187,10 @@ class Writer:
                 part += groups[organization_id]
             try:
                 self._put_back_skipped(
-                    await self._attempt(self._dependencies, part, statements.SKIP_AT_ONCE)
+                    await self._attempt(dependencies, part, statements.SKIP_AT_ONCE)
                 )
             except StatementRefused:
-                await self._write_by_organization(part)
+                await self._write_by_organization(dependencies, part)
 
     def _put_back_skipped(self, skipped: Sequence[PendingSubmission]) -> None:
         for pending in skipped:
@@ -205,7 +231,7 @@ class Writer:
         if not batch:
             return []
         started_seconds = self._clock.monotonic()
-        is_ours = dependencies is self._dependencies
+        is_ours = any(dependencies is each for each in self._all)
         submissions = [each.submission for each in batch]
         ours = (self._answer_soon,) if is_ours else ()
         try:

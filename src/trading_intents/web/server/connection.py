@@ -16,9 +16,9 @@ from trading_intents.web.request import (
     Answer,
     Headers,
     Incoming,
-    PendingRequest,
     StreamingBody,
 )
+from trading_intents.web.routing import Serving
 from trading_intents.web.server.head import MAX_HEADERS, check_head, says_close
 from trading_intents.web.server.table import ConnectionTable
 
@@ -50,15 +50,15 @@ class HttpConnection(asyncio.BufferedProtocol):
     def __init__(self, table: ConnectionTable) -> None:
         self._table = table
         self._app = table.app
-        self._budget = table.budget
+        self._slots = table.slots
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
         self._unread = _NOTHING  # received and not parsed yet; nothing more is received meanwhile
-        self._is_in_line = False  # of those that wait until they may parse
+        self._is_in_line = False  # of those that wait for their turn to parse
         self._waiting: deque[Incoming] = deque()
         self._waiting_bytes = 0  # received while requests wait
-        self._task: asyncio.Task[None] | None = None
-        self._pending: PendingRequest | None = None
+        self._incoming: Incoming | None = None  # the request that is being answered
+        self._serving: Serving | None = None
         self._feed: StreamingBody | None = None
         self._writable = asyncio.Event()
         self._writable.set()
@@ -86,8 +86,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._waiting.clear()
         del self._parser  # it refers to this object, and cycles are collected rarely
         self._writable.set()
-        if self._pending:
-            self._pending.abandon()
+        if serving := self._serving:
+            serving.abandon()
+            if serving.is_over:
+                self._incoming = self._serving = None
         if self._feed:
             self._feed.close()
         self._notify_idle()
@@ -97,7 +99,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         ends."""
         self._is_half_closed = True
         self._stop_receiving()
-        if self._feed or not self._is_busy:
+        if self._feed or self._is_idle:
             self._close()
         self._notify_idle()
         return True
@@ -110,17 +112,17 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._table.set_quiet(self, True)
         if not self._feed:  # which has a limit of its own
             self._write_deadline = self._loop.time() + WRITE_SECONDS
-            self._read_on()
+            self._go_on()
 
     def resume_writing(self) -> None:
         self.paused = False
         self._writable.set()
-        self._table.set_quiet(self, not self._is_busy)
+        self._table.set_quiet(self, self._is_idle)
         if self._feed:
             self._feed.resume()
         elif not self._transport.is_closing():
             self._write_deadline = None
-            self._read_on()
+            self._go_on()
 
     def get_buffer(self, sizehint: int) -> bytearray:
         return self._table.buffer
@@ -128,22 +130,35 @@ class HttpConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._is_last:
             return
-        if nbytes <= PARSE_BYTES and self._budget.has_time():
+        if nbytes <= PARSE_BYTES and self._slots.has_time():
             self._parse(self._table.buffer[:nbytes])
         else:
             self._unread = memoryview(self._table.buffer[:nbytes])
-        if self._unread or self._waiting:
-            self._read_on()
+        self._use_slot()
 
-    def _read_on(self) -> None:
-        """Parse what was received while there is room for its requests, and receive more only when
-        nothing is left."""
-        while self._unread and self._has_room and self._budget.has_time():
-            self._parse_next()
-        if self._unread and self._has_room and not self._is_in_line:
+    def _take_slot(self) -> None:
+        self._is_in_line = False
+        if not self._waiting and self._unread and self._has_room:
+            piece = self._unread[:PARSE_BYTES]
+            self._unread = self._unread[PARSE_BYTES:]
+            self._parse(piece)
+        self._use_slot()
+
+    def _use_slot(self) -> None:
+        if self._waiting and self._may_serve:
+            self._serve_next()
+        if self._waiting or self._unread or not self._is_reading:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Waits for the next turn if there is something to do in it, and receives more only when
+        all that was received is parsed."""
+        may_parse = self._has_room
+        may_go_on = self._may_serve if self._waiting else self._unread and may_parse
+        if may_go_on and not self._is_in_line:
             self._is_in_line = True
-            self._budget.wait(self._table.holder_of(self), self)
-        wanted = self._has_room and not self._unread
+            self._slots.wait(self._table.holder_of(self), self._take_slot)
+        wanted = may_parse and not self._unread
         if wanted == self._is_reading or self._is_last or self._transport.is_closing():
             return
         self._is_reading = wanted
@@ -154,26 +169,15 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._request_deadline is not None:  # the client did not cause this wait
             self._request_deadline = self._loop.time() + REQUEST_SECONDS
 
-    def parse_piece(self) -> None:
-        self._is_in_line = False
-        if self._unread and self._has_room:
-            self._parse_next()
-        self._read_on()
-
-    def _parse_next(self) -> None:
-        piece = self._unread[:PARSE_BYTES]
-        self._unread = self._unread[PARSE_BYTES:]
-        self._parse(piece)
+    @property
+    def _may_serve(self) -> bool:
+        return not self._is_busy and not self.paused and not self._transport.is_closing()
 
     @property
     def _has_room(self) -> bool:
-        few = len(self._waiting) + (self._pending is not None) < MAX_PIPELINED
-        return (
-            few
-            and self._waiting_bytes < MAX_PIPELINED_BYTES
-            and not self.paused
-            and not self._is_held_back
-        )
+        if self.paused or self._is_held_back or self._waiting_bytes >= MAX_PIPELINED_BYTES:
+            return False
+        return len(self._waiting) + (self._incoming is not None) < MAX_PIPELINED
 
     def _parse(self, piece: bytearray | memoryview) -> None:
         self._piece_bytes = len(piece)
@@ -231,7 +235,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             check_head(parser, version, headers, named)
             self._keep_alive = self._keep_alive and not says_close(headers)
             is_expected = version == "1.1" and named.get(b"expect", b"").lower() == b"100-continue"
-            if is_expected and not self._is_busy:
+            if is_expected and self._is_idle:
                 self._transport.write(_CONTINUE)
 
     def on_body(self, body: bytes) -> None:
@@ -259,17 +263,17 @@ class HttpConnection(asyncio.BufferedProtocol):
             taken=self._taken,
             named=self._named,
         )
+        self._waiting.append(incoming)
         if not keep:
             self._stop_receiving()
-        elif not self._is_busy:
-            self._pending = self._app.begin(incoming, self._answer_begun)
-            if self._pending:
-                return
-        self._queue(incoming)
 
     @property
     def _is_busy(self) -> bool:
-        return self._task is not None or self._pending is not None or self._feed is not None
+        return self._incoming is not None or self._feed is not None
+
+    @property
+    def _is_idle(self) -> bool:
+        return not self._waiting and not self._is_busy
 
     def _stop_receiving(self) -> None:
         self._is_last = True
@@ -282,7 +286,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._stop_receiving()
         self._app.enter(self)
         path, _, query = self._url.partition(b"?")
-        self._queue(
+        self._waiting.append(
             Incoming(
                 method="GET",
                 raw_path=path,
@@ -294,46 +298,29 @@ class HttpConnection(asyncio.BufferedProtocol):
                 refusal=error,
             )
         )
+        self._go_on()
 
-    def _queue(self, incoming: Incoming) -> None:
-        self._waiting.append(incoming)
-        if not self._is_busy:
-            self._task = self._loop.create_task(self._answer_all())
+    def _serve_next(self) -> None:
+        incoming = self._incoming = self._waiting.popleft()
+        if not self._waiting:
+            self._waiting_bytes = 0
+        self._table.set_quiet(self, False)
+        serving = self._app.begin(incoming, self._respond)
+        if not serving.is_over:
+            self._serving = serving
 
-    def _answer_begun(self, answer: Answer) -> None:
-        self._pending = None
+    def _respond(self, answer: Answer) -> None:
+        incoming = self._incoming
+        assert incoming
+        self._incoming = self._serving = None
         self._idle_deadline = self._loop.time() + KEEP_ALIVE_SECONDS
-        if not self._transport.is_closing():
-            self._write_answer(answer, "POST", keep=True)
-            if self._waiting:
-                self._task = self._loop.create_task(self._answer_all())
-            if not self._is_reading:
-                self._read_on()
+        if answer.feed:
+            self._open_feed(answer, answer.feed, incoming.method)
+        elif not self._transport.is_closing():
+            self._write_answer(answer, incoming.method, incoming.keep_alive)
+            if self._waiting or self._unread or not self._is_reading:
+                self._go_on()
         self._notify_idle()
-
-    async def _answer_all(self) -> None:
-        try:
-            while self._waiting and not self._transport.is_closing():
-                if self.paused:
-                    await self._writable.wait()
-                    continue
-                incoming = self._waiting.popleft()
-                if not self._waiting:
-                    self._waiting_bytes = 0
-                answer = await self._app.handle(incoming)
-                if answer.feed:
-                    self._open_feed(answer, answer.feed, incoming.method)
-                    return
-                if not self._transport.is_closing():
-                    self._write_answer(answer, incoming.method, incoming.keep_alive)
-                if not self._is_reading:
-                    self._read_on()
-                if self._waiting:
-                    await asyncio.sleep(0)  # other connections are served between two answers
-        finally:
-            self._task = None
-            self._idle_deadline = self._loop.time() + KEEP_ALIVE_SECONDS
-            self._notify_idle()
 
     def _write_answer(self, answer: Answer, method: str, keep: bool) -> None:
         if answer.status == HTTPStatus.TOO_MANY_REQUESTS:
@@ -355,12 +342,12 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._is_held_back = True
             spread_seconds = random.random() * BACK_OFF_SECONDS  # noqa: S311 - no secret
             self._loop.call_at(self._back_off_until + spread_seconds, self._stop_holding_back)
-            self._read_on()
+            self._go_on()
 
     def _stop_holding_back(self) -> None:
         self._is_held_back = False
         if not self._transport.is_closing():
-            self._read_on()
+            self._go_on()
 
     def _write(self, answer: Answer, method: str, close: bool) -> None:
         parts = [_REASONS[answer.status], self._table.headers]
@@ -407,7 +394,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _notify_idle(self) -> None:
         """Notifies the table when no request waits for an answer, and the application when none is
         arriving either."""
-        if self._task is not None or self._pending is not None or self._waiting:
+        if self._incoming or self._waiting:
             return
         if not self._feed:
             self._table.set_quiet(self, True)
@@ -423,7 +410,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self.refuse(
                     RequestTimeout(f"the request did not arrive within {REQUEST_SECONDS} s")
                 )
-        elif not self._is_busy and now >= self._idle_deadline:
+        elif self._is_idle and now >= self._idle_deadline:
             self._close()
 
     def abort(self) -> None:
@@ -434,9 +421,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._stop_receiving()
         if self._feed:
             self._transport.abort()  # its stream has ended it, or is too late
-        elif not self._is_busy:
+        elif self._is_idle:
             self._close()
-        return self._task
+        return self._serving.task if self._serving else None
 
 
 def _explain(error: httptools.HttpParserError) -> PlatformError:

@@ -10,16 +10,17 @@ from email.utils import formatdate
 from typing import Protocol
 
 from trading_intents.errors import PlatformError, Unavailable
+from trading_intents.loops import LoopSlots
 from trading_intents.trading import FrozenStruct
 from trading_intents.web.limits import limited_address
 from trading_intents.web.routing import App
-from trading_intents.web.server.parse_budget import ParseBudget
 from trading_intents.web.server.room import Room
 
 MAX_CONNECTIONS = 10_000  # of HTTP, and of gRPC
 POOLS = 3
 OTHER_DATABASE_CONNECTIONS = 32  # the others: pipelines, waits for locks, LISTEN
 READ_BYTES = 16 * 1024
+PARSE_SECONDS = 0.001  # of each round of the loop, for the bytes of all connections
 CLOSE_SECONDS = 1.0
 # Connections beyond the total, for these paths alone.
 PROBES = frozenset({b"/healthz", b"/readyz"})
@@ -85,7 +86,7 @@ class ConnectionTable:
         self._room = Room[OpenConnection](limits.total)
         self._reserve = Room[OpenConnection](PROBE_RESERVE)
         self._leaving: set[OpenConnection] = set()  # refused, until they have their answers
-        self.budget = ParseBudget()
+        self.slots = LoopSlots[Hashable](PARSE_SECONDS)  # of addresses
         self.buffer = bytearray(READ_BYTES)  # a read is parsed or copied before the next one
         self._fixed_headers = headers
         self.headers = b""
@@ -147,7 +148,7 @@ class ConnectionTable:
             connection.abort()
 
     def begin_request(self, connection: OpenConnection, path: bytes) -> bool:
-        """Notes that a connection has a whole request. One of the reserve that asks for more than
+        """Whether a connection's whole request is taken. One of the reserve that asks for more than
         the reserve is for needs room beside the others now, or is refused."""
         holder = self._reserve.holders.get(connection)
         if holder is not None and path not in PROBES:
@@ -159,13 +160,12 @@ class ConnectionTable:
                 return False
             self._reserve.remove(connection)
             self._room.add(connection, holder)
-        self.set_quiet(connection, False)
         return True
 
     def set_quiet(self, connection: OpenConnection, is_quiet: bool) -> None:
         """A quiet one waits for its client: for a whole request, or to read its answers."""
-        self._room.set_quiet(connection, is_quiet)
-        self._reserve.set_quiet(connection, is_quiet)
+        room = self._reserve if connection in self._reserve.holders else self._room
+        room.set_quiet(connection, is_quiet)
 
     def remove(self, connection: OpenConnection) -> None:
         self._leaving.discard(connection)

@@ -168,7 +168,7 @@ class Acceptor:
     ) -> None:
         self.table = table
         self.files = files
-        self.slots = LoopSlots[Hashable]()
+        self.slots = LoopSlots[Hashable](0)
         self.handshakes = Counter[str | None]()
 
     async def run(self, listener: socket) -> None:

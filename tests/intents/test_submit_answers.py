@@ -1,5 +1,5 @@
-"""The quick way of a submit and the handler's way give the same answer to the same request,
-whatever is sent."""
+"""A submit gets the same answer, whatever is sent, over a connection that is kept and one that is
+not, and for a caller that is known at once and one that is read first."""
 
 import http.client
 import json
@@ -78,10 +78,9 @@ def send(
 
 @pytest.mark.parametrize("named", HEADERS)
 @pytest.mark.parametrize("body", BODIES)
-def test_both_ways_give_the_same_answer(
+def test_a_connection_that_ends_gives_the_same_answer(
     trading_client: TradingClient, connection: http.client.HTTPConnection, body: str, named: str
 ) -> None:
-    """A request that asks for the connection's end goes the handler's way."""
     headers = {"content-type": "application/json", **trading_client.headers, **HEADERS[named]}
     send(connection, trading_client.url, b"{}", headers)  # the key is known from here on
     if "idempotency-key" in headers:
@@ -119,7 +118,8 @@ def written(trading_client: TradingClient, body: bytes, request_id: str = "mine"
 def test_answers_of_piped_requests_keep_their_order(
     trading_client: TradingClient, tenants: Tenants
 ) -> None:
-    """Quick ones and others by turns on one connection, all sent before the first is answered."""
+    """Accepted ones and others by turns on one connection, all sent before the first is
+    answered."""
     parts = urlsplit(tenants.platform.url)
     bodies = [BODIES[name] for name in ("create", "zero", "limit", "no JSON", "create")]
     requests = b"".join(
@@ -171,25 +171,25 @@ async def compare(
     headers: dict[str, str],
     limited: tuple[dict[Bucket, Rate], dict[Bucket, Rate]] = ({}, {}),
 ) -> list[int]:
-    """The same requests, all the quick way or all the handler's: answers, metrics and limits are
-    the same."""
-    fast = Ways(outcome, *limited)
-    slow = Ways(outcome, *limited)
+    """The same requests of a caller that is known at once, and of one that is read first: answers,
+    metrics and limits are the same, and the first takes no task."""
+    known = Ways(outcome, *limited)
+    read = Ways(outcome, *limited, is_known=False)
     statuses = []
     for asked in (headers, headers, {}):
-        first = await fast.ask(body, asked, fast=True)
-        second = await slow.ask(body, asked, fast=False)
+        first = await known.ask(body, asked)
+        second = await read.ask(body, asked)
         assert shown(first) == shown(second)
         statuses.append(first.status)
-    assert fast.counted() == slow.counted()
-    assert fast.left() == slow.left()
-    assert fast.writer.taken == slow.writer.taken
+    assert known.counted() == read.counted()
+    assert known.left() == read.left()
+    assert known.writer.taken == read.writer.taken
     return statuses
 
 
 @pytest.mark.parametrize("limited", LIMITED)
 @pytest.mark.parametrize("outcome", OUTCOMES)
-async def test_both_ways_answer_count_and_charge_alike_whatever_comes_of_it(
+async def test_both_callers_are_answered_counted_and_charged_alike_whatever_comes_of_it(
     outcome: str, limited: str
 ) -> None:
     for body in (BODIES["create"], BODIES["cancel of nothing"]):
@@ -199,17 +199,19 @@ async def test_both_ways_answer_count_and_charge_alike_whatever_comes_of_it(
 
 @pytest.mark.parametrize("named", HEADERS)
 @pytest.mark.parametrize("body", [*BODIES, "too large"])
-async def test_both_ways_count_and_charge_alike_whatever_is_sent(body: str, named: str) -> None:
+async def test_both_callers_are_counted_and_charged_alike_whatever_is_sent(
+    body: str, named: str
+) -> None:
     await compare(RECEIPT, BODIES.get(body), HEADERS[named])
 
 
 async def test_a_refusal_is_counted_once_and_a_full_writer_costs_one_token() -> None:
     limited = Ways(RECEIPT, {Bucket.SUBMITS: ONE}, {})
-    answers = [await limited.ask(BODIES["create"], {}, fast=True) for _ in range(3)]
+    answers = [await limited.ask(BODIES["create"], {}) for _ in range(3)]
     assert [answer.status for answer in answers] == [202, 429, 429]
     assert 'ti_rate_limited_total{bucket="submits"} 2.0' in limited.counted()
     full = Ways(None, {}, {})
-    answer = await full.ask(BODIES["create"], {}, fast=True)
+    answer = await full.ask(BODIES["create"], {})
     left = b'"submits";r=99;t=1, "organization_submits";r=99;t=1'
     assert (answer.status, dict(answer.headers)[b"ratelimit"]) == (503, left)
-    assert (limited.fast_answers, full.fast_answers) == (1, 0)
+    assert (limited.tasks, full.tasks) == (0, 0)
