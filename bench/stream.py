@@ -150,7 +150,6 @@ def make_event(bench: Bench, number: int) -> Event:
         organization_id=organization_id,
         account_id=account_id,
         environment=Environment.PAPER,
-        kind=EventType.INTENT_ACTION,
         symbol="AAPL",
         payload=payload,
     )

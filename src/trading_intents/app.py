@@ -328,6 +328,7 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
             EventType.BROKER_ORDER: retained_orders,
             EventType.BROKER_POSITION: retained_positions,
         },
+        cursor_days=settings.stream_cursor_days,
         log=infra.log,
     )
     addresses = ClientAddress(settings.trusted_proxies)

@@ -97,6 +97,9 @@ class Settings:
         "How many of them one organization may have, both environments together. 0: a quarter "
         "of MAX_STREAMS.",
     )
+    stream_cursor_days: int = _bounded(
+        7, 3_650, "Days for which a stream's cursor leads on; an older one primes again"
+    )
     tls_certificate_file: str = _setting(
         "", "PEM file of the gRPC port's certificate and those that signed it. Empty: no TLS."
     )

@@ -129,8 +129,9 @@ INTENT_ROWS = {
     "key_budgets": "(key_id, organization_id, day) VALUES ($2, $1, now()::date)",
     "stats_entries": "(account_id, organization_id, at, measure, key, amount) VALUES ($2, $1, now(), 'm', 'k', 1)",
     "stats_heads": "(account_id, organization_id) VALUES ($2, $1)",
-    "stream_events": "(organization_id, seq, account_id, environment, kind, symbol, payload)"
-    " VALUES ($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, $2, 'paper', 4, 'A', 'x')",
+    "reports": "(organization_id, seq, count, day, account_id, at, symbol, environment, events)"
+    " VALUES ($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 1, now()::date, $2, now(), 'A', 'paper',"
+    " 'x')",
     "commands": "(account_id, client_order_id, organization_id, order_id, seq, action_type)"
     " VALUES ($2, 'c', $1, $2, 1, 'CREATE')",
     "facts": "(account_id, key, organization_id, kind, recorded_at) VALUES ($2, 'k', $1, 'FILLED', now())",
@@ -164,7 +165,7 @@ SERVICE_APPENDS = (
     "refusals",
     "stats_buckets",
     "stats_entries",
-    "stream_events",
+    "reports",
 )
 
 
@@ -277,17 +278,14 @@ async def test_the_service_changes_orders_and_heads_of_the_set_organization_only
         assert await tx.execute("UPDATE outbox SET due_at = now()") == "UPDATE 2"
 
 
-async def test_the_service_reads_events_of_the_set_organization_only_and_no_partition(
+async def test_the_service_reads_events_of_the_set_organization_only(
     database: Database, owner_url: Secret
 ) -> None:
     mine = uuid4()
     other = uuid4()
     await fill(owner_url, [mine, other])
     async with database.service.transaction([mine]) as tx:
-        seen = await tx.fetch("SELECT DISTINCT organization_id FROM stream_events")
+        seen = await tx.fetch("SELECT DISTINCT organization_id FROM reports")
         assert [row["organization_id"] for row in seen] == [mine]
     async with database.service.transaction() as tx:
-        assert await tx.fetch("SELECT FROM stream_events") == []
-    with pytest.raises(asyncpg.InsufficientPrivilegeError):
-        async with database.service.transaction([mine]) as tx:
-            await tx.fetch("SELECT FROM stream_events_default")
+        assert await tx.fetch("SELECT FROM reports") == []

@@ -24,12 +24,12 @@ import pytest
 from tests.conftest import copy_folder
 from tests.intents.canonical import canonical
 from tests.intents.http_client import Body, cancel, create, limit, replace
+from tests.journal import ALL_REPORTS, read_messages
 from tests.platform import serving
 from tests.seeds import seeded
 from tests.storage.conftest import ServerProcess, postmaster
 from tests.tenants import EVERY_PERMISSION, PLENTY, Headers, key
 from tests.waiting import eventually
-from trading_intents.stream import trading_pb2
 
 pytestmark = pytest.mark.slow
 
@@ -289,11 +289,9 @@ async def check_logs(connection: asyncpg.Connection) -> None:
 
 async def check_events(connection: asyncpg.Connection) -> None:
     """Both events of every action, one after the other, numbered without a gap."""
-    rows = await connection.fetch(
-        "SELECT seq, payload FROM stream_events ORDER BY organization_id, seq"
-    )
-    assert [row["seq"] for row in rows] == list(range(1, len(rows) + 1))
-    reported = [trading_pb2.TradingEvent.FromString(row["payload"]) for row in rows]
+    messages = list(read_messages(await connection.fetch(ALL_REPORTS)))
+    assert [each.seq for each in messages] == list(range(1, len(messages) + 1))
+    reported = [each.event for each in messages]
     pairs: list[Any] = [
         (reported[n].intent_action, reported[n + 1].broker_order)
         for n in range(0, len(reported), 2)

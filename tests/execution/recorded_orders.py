@@ -14,6 +14,7 @@ import msgspec
 
 from tests.conftest import Urls
 from tests.intents.in_process_writer import open_in_process_writer
+from tests.journal import ALL_REPORTS, read_messages
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.ids import OrganizationId
 from trading_intents.intents.model import Cancel, Command, Create, Replace, Spec
@@ -30,6 +31,7 @@ from trading_intents.orders.store import find_unprotected
 from trading_intents.storage.database import Database, Tx
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.stream import trading_pb2
+from trading_intents.stream.model import EventType
 from trading_intents.trading import Environment, OrderKind, OrderSide, RouteStrategy, Symbol
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -200,10 +202,8 @@ class Books:
 
     async def events(self) -> list[Any]:
         """Those of orders, trades and positions, each as its message."""
-        rows = await self.owner.fetch(
-            "SELECT payload FROM stream_events WHERE kind <> 4 ORDER BY seq"
-        )
-        events = [trading_pb2.TradingEvent.FromString(row["payload"]) for row in rows]
+        messages = read_messages(await self.owner.fetch(ALL_REPORTS))
+        events = [each.event for each in messages if each.kind != EventType.INTENT_ACTION]
         return [getattr(event, event.WhichOneof("event")) for event in events]
 
     async def everything(self) -> dict[str, list[tuple[Any, ...]]]:
@@ -218,7 +218,7 @@ class Books:
             "commands",
             "stats_buckets",
             "stats_entries",
-            "stream_events",
+            "reports",
             "stream_heads",
         )
         return {

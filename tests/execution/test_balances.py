@@ -11,12 +11,13 @@ import pytest
 from tests.conftest import Urls
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
 from tests.execution.recorded_orders import Books, fill
+from tests.journal import ALL_REPORTS, read_messages
 from trading_intents.balances import model
 from trading_intents.brokers.port import BrokerBalance
 from trading_intents.orders.ledger.matching import AccountRecording
 from trading_intents.orders.ledger.recording import publish_statements, record, write_statements
 from trading_intents.storage.grouped import PoolTransaction
-from trading_intents.stream.trading_pb2 import TradingEvent
+from trading_intents.stream.model import EventType
 
 AT = datetime(2026, 3, 4, 15, 30, tzinfo=UTC)
 MANY_SECONDS = 20.0
@@ -34,10 +35,8 @@ def balance(
 
 
 async def reported(in_process: InProcessExecution) -> list[tuple[str, str]]:
-    rows = await in_process.in_process_writer.owner.fetch(
-        "SELECT payload FROM stream_events WHERE kind = 5 ORDER BY seq"
-    )
-    events = [TradingEvent.FromString(row["payload"]).balance for row in rows]
+    messages = read_messages(await in_process.in_process_writer.owner.fetch(ALL_REPORTS))
+    events = [each.event.balance for each in messages if each.kind == EventType.BALANCE]
     return [(event.cash, event.equity) for event in events]
 
 

@@ -3,6 +3,7 @@
 import asyncio
 
 from tests.execution.recorded_orders import Books, D, fill, ours, record_account, reported
+from tests.journal import COUNT_MESSAGES
 from trading_intents.brokers.port import CommandResult, Outcome
 from trading_intents.brokers.port import EventKind as E
 from trading_intents.orders.facts import CommandKind
@@ -99,13 +100,13 @@ async def test_two_workers_that_get_the_same_report_book_it_once(books: Books) -
             fill(None, f"x{index}", "1", broker_order_id=f"strange{index}"),
         )
     ]
-    before = await count(books, "stream_events")
+    before = await books.owner.fetchval(COUNT_MESSAGES)
     await asyncio.gather(
         *(books.record(*(events if turn % 2 else events[::-1])) for turn in range(4))
     )
     assert await count(books, "facts") == len(events)
     assert await count(books, "trades") == 4
-    assert await count(books, "stream_events") == before + 4 + 4 + 3
+    assert await books.owner.fetchval(COUNT_MESSAGES) == before + 4 + 4 + 3
     assert [(await books.order(sent))["version"] for sent in orders] == [2, 2, 2, 2]
     assert (await books.position("AAPL"))["quantity"] == D(8)
     assert (await books.position("MSFT"))["fees"] == D("0.25")

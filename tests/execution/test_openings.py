@@ -22,6 +22,7 @@ from tests.execution.openings import (
     up,
 )
 from tests.fakes import FakeVenue, VenueOrder
+from tests.journal import ALL_REPORTS, read_messages
 from trading_intents.brokers.paper.broker import INTEGRATION
 from trading_intents.brokers.paper.model import Prices
 from trading_intents.brokers.paper.quotes import Quotes
@@ -30,8 +31,15 @@ from trading_intents.ids import OrganizationId
 from trading_intents.intents.model import Create, Spec
 from trading_intents.storage.database import Database
 from trading_intents.storage.signals import open_signals
+from trading_intents.stream.model import EventType
 from trading_intents.telemetry import make_log
 from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
+
+
+async def position_symbols(in_process: InProcessExecution) -> list[str]:
+    """Of the position's messages in the stream."""
+    messages = read_messages(await in_process.in_process_writer.owner.fetch(ALL_REPORTS))
+    return [each.symbol for each in messages if each.kind == EventType.BROKER_POSITION]
 
 
 async def test_the_first_snapshot_says_what_was_held_before_us(
@@ -77,10 +85,7 @@ async def test_an_account_from_before_openings_gets_them_at_its_next_snapshot(
             await until_position(
                 in_process, "MSFT", quantity=D(0), opening_quantity=D(-10), broker_quantity=D(0)
             )
-        events = await in_process.in_process_writer.owner.fetch(
-            "SELECT symbol FROM stream_events WHERE kind = 2 ORDER BY seq"
-        )
-        assert [row["symbol"] for row in events[-2:]] == ["AAPL", "MSFT"]
+        assert (await position_symbols(in_process))[-2:] == ["AAPL", "MSFT"]
         # A bust sums up again from the opening.
         in_process.venue.positions = (report("AAPL", "2", "p2", "90"),)
         order = in_process.venue.orders[await in_process.coid(intent)]
@@ -304,8 +309,5 @@ async def test_an_opening_gets_its_cost_once_a_reference_price_is_known(
         assert (await position(in_process, "IBM"))["uncosted_quantity"] == 4, (
             "no price of it is known"
         )
-        rows = await in_process.in_process_writer.owner.fetch(
-            "SELECT symbol FROM stream_events WHERE kind = 2 ORDER BY seq DESC LIMIT 2"
-        )
-        assert {row["symbol"] for row in rows} == {"AAPL", "MSFT"}
+        assert set((await position_symbols(in_process))[-2:]) == {"AAPL", "MSFT"}
         await assert_true_books(database)

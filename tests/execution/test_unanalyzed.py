@@ -96,7 +96,7 @@ GROWN: dict[str, tuple[str, dict[str, str]]] = {
             "received_at": OLD,
         },
     ),
-    "stream_events": ("account_id = $1", {"seq": "n"}),
+    "reports": ("account_id = $1", {"seq": "n"}),
     "refusals": ("account_id = $1", {"id": "gen_random_uuid()", "created_at": OLD}),
     "halts": (
         "account_id = $1 AND resumed_at IS NOT NULL",

@@ -10,13 +10,13 @@ from typing import Any
 import asyncpg
 import httpx
 
+from tests.journal import OF_ACCOUNT, read_messages
 from tests.tenants import Headers, Tenants
 from trading_intents.secret import Secret
-from trading_intents.stream import trading_pb2
 
 Body = dict[str, Any]
 REMOTE_SECRETS = {"api_key_id": "id", "api_secret": "secret"}
-TABLES = ("actions", "orders", "refusals", "outbox", "stream_events")
+TABLES = ("actions", "orders", "refusals", "outbox", "reports")
 FINAL_STATUSES = ("FILLED", "CANCELLED", "EXPIRED", "REJECTED")
 
 
@@ -154,11 +154,8 @@ class TradingClient:
         )
 
     def events(self) -> list[Any]:
-        rows = self.tables.fetch(
-            "SELECT payload FROM stream_events WHERE account_id = $1::text::uuid ORDER BY seq",
-            self.account["id"],
-        )
-        return [trading_pb2.TradingEvent.FromString(row["payload"]) for row in rows]
+        reports = self.tables.fetch(OF_ACCOUNT, self.account["id"])
+        return [each.event for each in read_messages(reports)]
 
     def actions(self, page: int = 100) -> list[Body]:
         """The whole log, page by page."""

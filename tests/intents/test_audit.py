@@ -41,7 +41,7 @@ def forger(tables: Tables) -> Iterator[Tables]:
     tables.execute("SET session_replication_role = replica")
     yield tables
     kept = [row["account_id"] for row in sound]
-    for table in ("actions", "account_heads", "orders", "stream_events"):
+    for table in ("actions", "account_heads", "orders", "reports"):
         tables.execute(f"DELETE FROM {table} WHERE account_id <> ALL ($1)", kept)
     tables.execute("DELETE FROM accounts WHERE id <> ALL ($1)", kept)
     tables.execute("SET session_replication_role = DEFAULT")
@@ -154,7 +154,7 @@ def test_a_log_as_it_was_written_is_sound(tenants: Tenants, full_client: Trading
                 f"{NO_ORDERS} AND create_seq > 5; DELETE FROM actions WHERE account_id = $account "
                 f"AND seq > 5; {HEAD_BACK}"
             ),
-            "action 6: it is missing: its event is still kept",
+            "action 6: it is missing: its event is there",
         ),
         (
             """
@@ -171,7 +171,7 @@ def test_a_log_as_it_was_written_is_sound(tenants: Tenants, full_client: Trading
         (
             f"DELETE FROM actions WHERE account_id = $account; {NO_ORDERS};"
             "UPDATE account_heads SET seq = 0, hash = repeat('0', 64) WHERE account_id = $account",
-            "action 1: it is missing: its event is still kept",
+            "action 1: it is missing: its event is there",
         ),
         (f"{NO_ORDERS} AND create_seq = 4", "action 4: its order is missing"),
         (
@@ -204,13 +204,13 @@ def test_a_log_as_it_was_written_is_sound(tenants: Tenants, full_client: Trading
         ),
         *(
             (
-                f"UPDATE stream_events SET payload = {payload} WHERE account_id = $account",
+                f"UPDATE reports SET events = {events} WHERE account_id = $account",
                 "action 1: event ",
             )
-            for payload in (
+            for events in (
                 "''",
                 "'garbage'",
-                "payload || '\\xff'",
+                "events || '\\xff'",
                 "convert_to(gen_random_uuid()::text, 'UTF8')",
             )
         ),
@@ -238,7 +238,7 @@ def test_a_chain_that_was_rewritten_as_a_whole_is_found_by_a_head_kept_elsewhere
         2,
         "its event has another quantity",
     )
-    change(forger, full_client, "DELETE FROM stream_events WHERE account_id = $account")
+    change(forger, full_client, "DELETE FROM reports WHERE account_id = $account")
     assert verified(full_client).bad_seq is None, (
         "nothing in the database shows it once the events are gone"
     )

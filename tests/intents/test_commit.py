@@ -16,6 +16,7 @@ from tests.intents.cut_commits import CutAtCommit, trader
 from tests.intents.http_client import Body, Tables, create
 from tests.intents.in_process_writer import InProcessWriter, codes, open_in_process_writer
 from tests.intents.writer_checks import whole
+from tests.journal import COUNT_MESSAGES
 from tests.platform import Platform, serving
 from tests.proxy import Verdict, proxied
 from tests.seeds import seeded
@@ -109,7 +110,8 @@ def test_cuts_at_commit_double_nothing_and_are_answered_correctly(
                     assert again[1] == recorded.get(name, again[1])
         counts = tables.counts()
         assert [counts[table] for table in ("actions", "orders")] == [len(answered)] * 2
-        assert counts["stream_events"] == 2 * len(answered)
+        assert counts["reports"] == len(answered)
+        assert tables.value(COUNT_MESSAGES) == 2 * len(answered)
     assert [status for status, _ in answered.values()].count(202) > len(answered) // 2, (
         "the server is asked how it ended"
     )

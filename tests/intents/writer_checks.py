@@ -4,6 +4,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from tests.intents.in_process_writer import InProcessWriter, add_account, furnish
+from tests.journal import COUNT_MESSAGES
 from trading_intents.intents.model import Cancel, Create, Spec, Submission
 from trading_intents.intents.writing.batch import SubmitOutcome
 from trading_intents.intents.writing.queue import PendingSubmission
@@ -35,10 +36,9 @@ async def whole(in_process_writer: InProcessWriter) -> list[int]:
     creates = await in_process_writer.owner.fetchval(
         "SELECT count(*) FROM actions WHERE action_type = 'CREATE'"
     )
-    counts = [
-        await in_process_writer.count(table) for table in ("orders", "outbox", "stream_events")
-    ]
-    assert counts == [creates, len(actions), 2 * len(actions)]
+    counts = [await in_process_writer.count(table) for table in ("orders", "outbox", "reports")]
+    assert counts == [creates, len(actions), len(actions)]
+    assert await in_process_writer.owner.fetchval(COUNT_MESSAGES) == 2 * len(actions)
     return [len(seqs) for _, seqs in sorted(by_account.items())]
 
 

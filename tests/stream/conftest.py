@@ -15,7 +15,8 @@ from trading_intents.ids import OrganizationId
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Pool, Tx
 from trading_intents.stream.log import LoggedEvent, read_after
-from trading_intents.stream.model import Event, EventType
+from trading_intents.stream.model import Event, EventType, make_payload
+from trading_intents.stream.trading_pb2 import TradingEvent
 from trading_intents.trading import Environment
 
 ORGANIZATIONS = 4
@@ -41,16 +42,21 @@ async def organizations(owner: asyncpg.Connection) -> list[OrganizationId]:
 
 
 def event(
-    organization_id: OrganizationId, payload: bytes = b"x", account_id: UUID | None = None
+    organization_id: OrganizationId, label: str = "x", account_id: UUID | None = None
 ) -> Event:
+    """An event with a label, of an account of its own: a report of its own then."""
     return Event(
         organization_id=str(organization_id),
         account_id=str(account_id or uuid4()),
         environment=Environment.PAPER,
-        kind=EventType.INTENT_ACTION,
         symbol="AAPL",
-        payload=payload,
+        payload=make_payload(EventType.INTENT_ACTION, client_reference_id=label),
     )
+
+
+def label_of(logged: LoggedEvent) -> str:
+    label: str = TradingEvent.FromString(logged.message.data).intent_action.client_reference_id
+    return label
 
 
 async def read_page(

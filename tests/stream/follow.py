@@ -49,7 +49,6 @@ def numbered(organization_id: OrganizationId, number: int, size: int = 0) -> Eve
         organization_id=str(organization_id),
         account_id=str(organization_id),
         environment=Environment.PAPER,
-        kind=EventType.INTENT_ACTION,
         symbol="AAPL",
         payload=payload,
     )
@@ -177,6 +176,7 @@ class ApiOnlyPlatform:
             accounts=accounts,
             gate=gate,
             retained=states,
+            cursor_days=7,
             log=log,
         )
 

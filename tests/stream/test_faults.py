@@ -17,6 +17,7 @@ import pytest
 
 from tests.conftest import Urls
 from tests.intents.http_client import Tables, create, limit
+from tests.journal import OF_ORGANIZATION, read_messages
 from tests.platform import Platform, serving
 from tests.stream.client import ACTION, Client, body_of, kind_of, subscribe
 from tests.stream.follow import numbered
@@ -27,6 +28,7 @@ from trading_intents.identity.model import Permission
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import open_database
 from trading_intents.stream.log import append
+from trading_intents.stream.model import EventType
 from trading_intents.telemetry import Metrics, make_log
 
 pytestmark = pytest.mark.slow
@@ -179,19 +181,12 @@ def without_cursor(event: Any) -> bytes:
 
 def count_events(tables: Tables, organization_id: str) -> int:
     """Of the kinds that the client follows."""
-    query = (
-        "SELECT count(*) FROM stream_events WHERE organization_id = $1::text::uuid AND kind <= 4"
-    )
-    found: int = tables.value(query, organization_id)
-    return found
+    return len(payloads(tables, organization_id))
 
 
 def payloads(tables: Tables, organization_id: str) -> list[bytes]:
-    query = """
-        SELECT payload FROM stream_events WHERE organization_id = $1::text::uuid AND kind <= 4
-        ORDER BY seq
-    """
-    return [row["payload"] for row in tables.fetch(query, organization_id)]
+    messages = read_messages(tables.fetch(OF_ORGANIZATION, organization_id))
+    return [each.payload for each in messages if each.kind <= EventType.INTENT_ACTION]
 
 
 @pytest.fixture

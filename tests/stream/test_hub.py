@@ -4,7 +4,7 @@ anybody."""
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import asyncpg
@@ -177,13 +177,49 @@ async def test_the_past_is_handed_over_at_the_readers_pace(
     assert most <= 1_000 + PAGE
 
 
+async def append_each(api_platform: ApiOnlyPlatform, events: Sequence[Event]) -> None:
+    """Each in a report of its own."""
+    for event in events:
+        await api_platform.append([event])
+
+
+async def test_a_cursor_leads_on_for_seven_days(
+    api_platform: ApiOnlyPlatform, organization: OrganizationId, owner: asyncpg.Connection
+) -> None:
+    reader = await Reader(api_platform, organization).subscribe()
+    await append_each(api_platform, numbered_from(organization, 1, 20))
+    cursors = (await reader.has(20)).cursors
+    age = "UPDATE reports SET at = clock_timestamp() - make_interval(days => 7, mins => $1)"
+    await owner.execute(f"{age} WHERE seq <= 10", 1)
+    await owner.execute(f"{age} WHERE seq > 10", -1)
+    with pytest.raises(CursorExpired):
+        await Reader(api_platform, organization).subscribe(cursors[9])
+    edge = await Reader(api_platform, organization).subscribe(cursors[10])
+    assert (await edge.has(20)).numbers == list(range(11, 21))
+    await owner.execute(age, 1)
+    last = await Reader(api_platform, organization).subscribe(cursors[20])
+    await api_platform.append([numbered(organization, 21)])
+    assert (await last.has(21)).numbers == [21]
+
+
+async def test_a_reader_goes_on_in_the_midst_of_a_report(
+    api_platform: ApiOnlyPlatform, organization: OrganizationId
+) -> None:
+    reader = await Reader(api_platform, organization).subscribe()
+    await api_platform.append(numbered_from(organization, 1, 1_000))
+    cursors = (await reader.has(1_000)).cursors
+    for seq in (1, 99, 100, 101, 499, 500, 501, 999):
+        resumed = await Reader(api_platform, organization).subscribe(cursors[seq])
+        assert (await resumed.has(1_000)).numbers == list(range(seq + 1, 1_001))
+
+
 async def test_what_is_no_longer_kept_cannot_be_resumed(
     api_platform: ApiOnlyPlatform, organization: OrganizationId, owner: asyncpg.Connection
 ) -> None:
     reader = await Reader(api_platform, organization).subscribe()
-    await api_platform.append(numbered_from(organization, 1, 20))
+    await append_each(api_platform, numbered_from(organization, 1, 20))
     cursors = (await reader.has(20)).cursors
-    await owner.execute("DELETE FROM stream_events WHERE seq <= 10")
+    await owner.execute("DELETE FROM reports WHERE seq <= 10")
     for seq in (1, 9):
         with pytest.raises(CursorExpired):
             await Reader(api_platform, organization).subscribe(cursors[seq])
@@ -199,8 +235,8 @@ async def test_a_gap_in_the_log_ends_its_followers(
 ) -> None:
     api_platform = ApiOnlyPlatform(database)
     reader = await Reader(api_platform, organization).subscribe()
-    await api_platform.append(numbered_from(organization, 1, 20))
-    await owner.execute("DELETE FROM stream_events WHERE seq <= 10")
+    await append_each(api_platform, numbered_from(organization, 1, 20))
+    await owner.execute("DELETE FROM reports WHERE seq <= 10")
     async with api_platform.running():
         assert isinstance(await reader.ended(), CursorExpired)
 
@@ -215,8 +251,8 @@ async def test_a_hole_inside_a_page_is_not_handed_on(
     async with api_platform.running():
         cursor = (await reader.has(1)).cursors[1]
     behind = await Reader(api_platform, organization).subscribe()
-    await api_platform.append(numbered_from(organization, 2, 20))
-    await owner.execute("DELETE FROM stream_events WHERE seq = $1", lost)
+    await append_each(api_platform, numbered_from(organization, 2, 20))
+    await owner.execute("DELETE FROM reports WHERE seq = $1", lost)
     async with api_platform.running():
         for each in (reader, behind):
             assert isinstance(await each.ended(), CursorExpired)

@@ -13,6 +13,7 @@ from trading_intents.stream.model import (
     EventType,
     cursor_field,
     make_payload,
+    split_payloads,
 )
 
 ids = st.uuids().map(str)
@@ -214,3 +215,25 @@ def test_a_halt_without_an_account_is_the_organizations(account_id: str | None) 
     ).halt
     assert halt.HasField("account_id") is (account_id is not None)
     assert halt == trading_pb2.Halt(**generated(fields | {"account_id": account_id}))
+
+
+payload_lists = st.lists(
+    actions.map(lambda values: make_payload(EventType.INTENT_ACTION, **values))
+    | orders.map(lambda values: make_payload(EventType.BROKER_ORDER, **values))
+    | st.just(b"\x5a\x00")  # of a later version
+)
+
+
+@given(payload_lists, st.integers(1, 300))
+def test_joined_payloads_are_split_again_up_to_where_they_are_damaged(
+    payloads: list[bytes], cut: int
+) -> None:
+    joined = b"".join(payloads)
+    split = list(split_payloads(joined))
+    assert [payload for _, payload in split] == payloads
+    for kind, payload in split:
+        field = trading_pb2.TradingEvent.FromString(payload).WhichOneof("event")
+        assert (EventType(kind).name.lower() if kind else None) == field
+    whole = [payload for _, payload in split_payloads(joined[:-cut])]
+    assert whole == payloads[: len(whole)]
+    assert len(whole) < len(payloads) or not payloads

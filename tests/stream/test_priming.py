@@ -43,7 +43,9 @@ async def test_priming_and_live_fit_without_a_gap(
         tx: Tx, organization_id: OrganizationId, *scope: object
     ) -> AsyncIterator[Sequence[Event]]:
         yield [
-            numbered(organization_id, 1 + await tx.fetchval("SELECT count(*) FROM stream_events"))
+            numbered(
+                organization_id, 1 + await tx.fetchval("SELECT coalesce(max(seq), 0) FROM reports")
+            )
         ]
 
     readers: list[Reader] = []
@@ -78,14 +80,15 @@ async def test_the_pages_of_a_priming_are_of_one_moment(
         for _ in range(3):
             yield [
                 numbered(
-                    organization_id, 1_000 + await tx.fetchval("SELECT count(*) FROM stream_events")
+                    organization_id,
+                    1_000 + await tx.fetchval("SELECT coalesce(max(seq), 0) FROM reports"),
                 )
             ]
             await api_platform.append([numbered(organization, 1 + await owner_count())])
 
     async def owner_count() -> int:
         async with database.worker.transaction(read_only=True) as tx:
-            return int(await tx.fetchval("SELECT count(*) FROM stream_events"))
+            return int(await tx.fetchval("SELECT coalesce(max(seq), 0) FROM reports"))
 
     async with ApiOnlyPlatform(database, retained).running() as api_platform:
         await api_platform.append([numbered(organization, 1)])

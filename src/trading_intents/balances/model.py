@@ -91,7 +91,6 @@ def balance_event(record: AccountBalance) -> Event:
         organization_id=str(record.organization_id),
         account_id=str(record.account_id),
         environment=record.environment,
-        kind=EventType.BALANCE,
         symbol="",
         payload=payload,
     )

@@ -1,5 +1,5 @@
-"""Background work of a worker on all features' tables: rolls up counts, makes and drops partitions
-of events, prunes old rows, records equity and checks exposures."""
+"""Background work of a worker on all features' tables: rolls up counts, prunes old rows, records
+equity and checks exposures."""
 
 import asyncio
 
@@ -13,7 +13,6 @@ from trading_intents.outbox.outcomes import log_failures
 from trading_intents.prices.model import PriceRules
 from trading_intents.stats import store as stats_store
 from trading_intents.storage.database import Pool
-from trading_intents.stream.log import drop_partitions, make_partitions
 from trading_intents.telemetry import Log, Metrics
 
 # A read of the stats adds what is not rolled up yet. Every bucket that a roll-up changes costs more
@@ -24,7 +23,6 @@ ROLL_SECONDS = 60.0
 # many.
 ROLL_SHARE = 20
 PRUNE_SECONDS = 600.0
-PARTITIONS_SECONDS = 3600.0
 RETRY_SECONDS = 5.0
 KEEP_REFUSALS_DAYS = 30
 KEEP_MINUTES_DAYS = 30  # of equity; hours and days are kept for ever
@@ -53,18 +51,9 @@ async def keep_execution(
             ]
         return 0.0 if any(more) else PRUNE_SECONDS
 
-    async def partition() -> float:
-        # In two transactions, each committed at once: both lock out other transactions while they
-        # run.
-        done = []
-        for work in (make_partitions, drop_partitions):
-            async with pool.transaction() as tx:
-                done.append(await work(tx))
-        return PARTITIONS_SECONDS if all(done) else RETRY_SECONDS
-
     on_error = log_failures(log, "upkeep failed")
     exposures = ExposureCheck(pool, clock, metrics, log)
     equity = EquityRecorder(pool, prices)
     async with asyncio.TaskGroup() as group:
-        for work in (roll, prune, partition, exposures.check, equity.record):
+        for work in (roll, prune, exposures.check, equity.record):
             group.create_task(repeat(work, RETRY_SECONDS, on_error))

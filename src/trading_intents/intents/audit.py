@@ -1,7 +1,7 @@
 """Checks that the log of actions is as it was written, by its hashes and heads and by its orders
 and events. It only reads."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
 from pathlib import Path
@@ -16,13 +16,14 @@ from trading_intents.intents.writing.record import FIRST_HASH, HASH_VERSIONS, Re
 from trading_intents.storage.database import Pool
 from trading_intents.storage.pages import NO_END
 from trading_intents.stream import trading_pb2
+from trading_intents.stream.model import EventType, split_payloads
 from trading_intents.trading import ActionType, FrozenStruct
 
 PAGE_ROWS = 2_000
 PROVED = (
     "Proved: every action is as it was hashed, none is missing up to its account's head, every "
     "account has a head, and every\n"
-    "order, and every event that is still kept, has the action that it came from."
+    "order, and every event, has the action that it came from."
 )
 NOT_PROVED = (
     "Not proved: that nobody with all rights over the database rewrote or cut actions, heads, "
@@ -133,8 +134,7 @@ async def _next_account(pool: Pool, after: UUID) -> UUID | None:
 
 
 async def _compare_events(pool: Pool, account_id: UUID | None) -> Contradicted:
-    """Finds the first action of each account that differs from its event, as long as the event is
-    kept."""
+    """Finds the first action of each account that differs from its event."""
     comparison = _EventComparison()
     organization_id = LOWEST_ID
     while next_id := await _next_organization(pool, organization_id, account_id):
@@ -142,16 +142,17 @@ async def _compare_events(pool: Pool, account_id: UUID | None) -> Contradicted:
         last_seq = 0
         while True:
             async with pool.transaction(read_only=True) as tx:
-                page = await store.list_action_events(
+                page = await store.list_reports(
                     tx, organization_id, last_seq, account_id, PAGE_ROWS
                 )
-                kept = [event for event in page if event.payload is not None]
-                events = [(event, _read_action(event)) for event in kept]
+                events = []
+                for report in page:
+                    events += [(report, action) for action in _read_actions(report)]
                 named = [(action.account_id, action.seq) for _, action in events if action]
                 records = await store.read_records(tx, named)
             recorded = dict(zip(named, records, strict=True))
-            for event, action in events:
-                comparison.take(event, action, recorded)
+            for report, action in events:
+                comparison.take(report, action, recorded)
             if not page:
                 break
             last_seq = page[-1].seq
@@ -168,33 +169,39 @@ class _EventComparison:
 
     def take(
         self,
-        event: store.ActionEvent,
+        report: store.ReportedEvents,
         action: trading_pb2.IntentAction | None,
         recorded: Mapping[tuple[str, int], str | None],
     ) -> None:
-        account_id = event.account_id
+        account_id = report.account_id
         if action:
             seq = action.seq
             wrong = _compare(action, recorded[action.account_id, seq])
             self._last_of[account_id] = seq
         else:
             seq = self._last_of.get(account_id, 0) + 1
-            wrong = (
-                f"event {event.seq} of the stream, which is about it or a later one, cannot be read"
-            )
+            wrong = f"event {report.seq} of the stream, about it or a later one, cannot be read"
         if wrong:
             known = self.contradicted.get(account_id, (seq, wrong))
             self.contradicted[account_id] = min(known, (seq, wrong))
 
 
-def _read_action(event: store.ActionEvent) -> trading_pb2.IntentAction | None:
-    """None: the event cannot be read, or is about another account than its row says."""
-    assert event.payload is not None
-    try:
-        action = trading_pb2.TradingEvent.FromString(event.payload).intent_action
-    except DecodeError:
-        return None
-    return action if action.account_id == str(event.account_id) else None
+def _read_actions(report: store.ReportedEvents) -> Iterator[trading_pb2.IntentAction | None]:
+    """None: an event cannot be read, or is about another account than its row says."""
+    if report.events is None:
+        return
+    payloads = list(split_payloads(report.events))
+    readable = b"".join(payload for _, payload in payloads)
+    if not readable or readable != report.events:
+        yield None
+    for kind, payload in payloads:
+        if kind == EventType.INTENT_ACTION:
+            try:
+                action = trading_pb2.TradingEvent.FromString(payload).intent_action
+            except DecodeError:
+                yield None
+            else:
+                yield action if action.account_id == str(report.account_id) else None
 
 
 async def _next_organization(pool: Pool, after: UUID, account_id: UUID | None) -> UUID | None:
@@ -204,7 +211,7 @@ async def _next_organization(pool: Pool, after: UUID, account_id: UUID | None) -
 
 def _compare(action: trading_pb2.IntentAction, record: str | None) -> str:
     if record is None:
-        return "it is missing: its event is still kept"
+        return "it is missing: its event is there"
     try:
         parsed = msgspec.json.decode(record, type=Record)
     except msgspec.MsgspecError:

@@ -16,7 +16,6 @@ from trading_intents.storage.database import Tx, pack_array
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.storage.pages import PageRequest, SeqLog, direction_of, find_range
 from trading_intents.storage.pipeline import Statement
-from trading_intents.stream.model import EventType
 from trading_intents.trading import (
     ORDER_KINDS,
     AccountSymbol,
@@ -53,10 +52,12 @@ class ChainHead(FrozenStruct):
     hash: str
 
 
-class ActionEvent(FrozenStruct):
-    seq: int  # in the organization's stream
+class ReportedEvents(FrozenStruct):
+    """A report, with its messages only if it is of an account that was asked for."""
+
+    seq: int  # of the last message in the organization's stream
     account_id: UUID
-    payload: bytes | None  # None: it is of no action that was asked for
+    events: bytes | None
 
 
 class WholeAction(FrozenStruct, kw_only=True):
@@ -307,20 +308,16 @@ async def next_organization(tx: Tx, after: UUID, account_id: UUID | None) -> UUI
     return found
 
 
-async def list_action_events(
+async def list_reports(
     tx: Tx, organization_id: UUID, after: int, account_id: UUID | None, limit: int
-) -> list[ActionEvent]:
-    """Lists every event, with a payload only if it is an action of this account: the page's size
-    limits what is read."""
+) -> list[ReportedEvents]:
     query = """
         SELECT seq, account_id,
-               CASE WHEN kind = $4 AND ($3::uuid IS NULL OR account_id = $3)
-                   THEN payload END AS payload
-        FROM stream_events WHERE organization_id = $1 AND seq > $2 ORDER BY seq LIMIT $5
+            CASE WHEN $3::uuid IS NULL OR account_id = $3 THEN events END AS events
+        FROM reports WHERE organization_id = $1 AND seq > $2 ORDER BY seq LIMIT $4
     """
-    kind = EventType.INTENT_ACTION
-    rows = await tx.fetch(query, organization_id, after, account_id, kind, limit)
-    return [ActionEvent(**row) for row in rows]
+    rows = await tx.fetch(query, organization_id, after, account_id, limit)
+    return [ReportedEvents(**row) for row in rows]
 
 
 async def read_records(tx: Tx, actions: Sequence[tuple[str, int]]) -> list[str | None]:

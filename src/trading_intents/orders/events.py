@@ -71,9 +71,9 @@ def _event(
         organization_id=row.organization_id,
         account_id=row.account_id,
         environment=environment,
-        kind=kind,
         symbol=row.symbol,
         payload=payload,
+        order_id=None if isinstance(row, PositionRow) else row.order_id,
     )
 
 

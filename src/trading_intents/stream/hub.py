@@ -265,7 +265,7 @@ class Hub:
                 feed = waiting[organization_id]
                 self._hand_on(feed, page)
                 self._requeue(feed)
-                has_more |= len(page) == PAGE_EVENTS
+                has_more |= len(page) >= PAGE_EVENTS
             # A commit from here on wakes the hub again.
             if not has_more:
                 if len(waiting) < len(self._feeds):

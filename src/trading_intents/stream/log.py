@@ -1,26 +1,25 @@
-"""The event log: transactions append their events to it, the hub reads it. An event is never
-changed."""
+"""The event log: transactions append their events to it in reports, the hub reads it. An event is
+never changed."""
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from uuid import UUID
 
+from msgspec.structs import astuple
+
 from trading_intents.errors import InvalidCursor
-from trading_intents.ids import OrganizationId
-from trading_intents.storage.database import Pool, Tx, pack_array
-from trading_intents.storage.pipeline import Statement, json_text
-from trading_intents.stream.model import Event, cursor_field
+from trading_intents.ids import IdText, OrganizationId
+from trading_intents.storage.database import Pool, Tx
+from trading_intents.storage.pipeline import RowParameters, Statement, column_types, json_text
+from trading_intents.stream.model import Event, cursor_field, split_payloads
 from trading_intents.stream.text import Message
 from trading_intents.trading import FrozenStruct
 
-KEEP_DAYS = 7
-DAYS_AHEAD = 3
-KEEP_LIMIT_SECONDS = 30.0
+MAX_COUNT = 100  # messages of a report
 CURSOR_CHARACTERS = 32
 _NO_CURSOR = "this is not a cursor of the stream; subscribe without it"
 MAX_SEQ = 2**63 - 1
-FEW = 4
 
 
 async def append(tx: Tx, events: Sequence[Event]) -> None:
@@ -32,107 +31,78 @@ async def append(tx: Tx, events: Sequence[Event]) -> None:
 
 def appending(events: Sequence[Event]) -> Statement:
     """Like `append`, as a statement for a pipeline."""
-    if len(events) <= FEW and len({event.account_id for event in events}) == 1:
-        return _appending_few(events)
-    counts, accounts, packed = _pack_numbers(events)
+    reports: list[list[Event]] = []
+    for event in events:
+        if not reports or not _is_of(reports[-1], event):
+            reports.append([])
+        reports[-1].append(event)
     payloads = [event.payload for event in events]
-    lengths = [len(payload) for payload in payloads]
-    return Statement(
-        _APPEND,
-        (
-            pack_array(list(counts)),
-            _pack_integers(counts.values()),
-            pack_array([first.organization_id for first in accounts]),
-            pack_array([first.account_id for first in accounts]),
-            pack_array([first.environment for first in accounts]),
-            _pack_integers(packed),
-            pack_array([event.symbol for event in events]),
-            b"".join(payloads),
-            _pack_integers(accumulate(lengths[:-1], initial=1)),
-            _pack_integers(lengths),
-        ),
+    start = 1 + sum(map(len, payloads))
+    later = Counter[str]()  # messages of the organization that come after
+    rows = []
+    for report in reversed(reports):
+        first = report[0]
+        size = sum(len(event.payload) for event in report)
+        start -= size
+        row = _ReportRow(
+            organization_id=IdText(first.organization_id),
+            account_id=IdText(first.account_id),
+            order_id=IdText(first.order_id) if first.order_id else None,
+            symbol=first.symbol,
+            environment=first.environment,
+            count=len(report),
+            later=later[first.organization_id],
+            start=start,
+            size=size,
+        )
+        rows.append(astuple(row))
+        later[first.organization_id] += len(report)
+    return Statement(_APPEND, (b"".join(payloads), *_ROWS.pack(rows)))
+
+
+def _is_of(report: Sequence[Event], event: Event) -> bool:
+    """Whether the event is of the same order, or goes with it."""
+    first = report[0]
+    return (
+        len(report) < MAX_COUNT
+        and event.account_id == first.account_id
+        and event.symbol == first.symbol
+        and event.order_id in (None, first.order_id)
     )
 
 
-def _pack_integers(values: Iterable[int]) -> str:
-    return pack_array(list(map(str, values)))
+class _ReportRow(FrozenStruct, kw_only=True):
+    """Messages of one order, or of an account or an organization: where they are among all, and how
+    many of the organization come after them."""
+
+    organization_id: IdText
+    account_id: IdText
+    order_id: IdText | None
+    symbol: str
+    environment: str
+    count: int
+    later: int
+    start: int
+    size: int
 
 
-def _appending_few(events: Sequence[Event]) -> Statement:
-    """For events of one account: plain values, which take the server half the time."""
-    first = events[0]
-    count = len(events)
-    rows = list[str]()
-    values: list[str | bytes] = [first.organization_id, first.account_id, first.environment]
-    for event in events:
-        below = count - 1 - len(rows)
-        at = len(values) + 1
-        rows.append(f"({below}, ${at}::text::smallint, ${at + 1}::text, ${at + 2}::bytea)")
-        values += (str(int(event.kind)), event.symbol, event.payload)
-    sql = f"""
-        WITH heads AS (
-            INSERT INTO stream_heads AS head (organization_id, seq) VALUES ($1::text::uuid, {count})
-            ON CONFLICT (organization_id) DO UPDATE SET seq = head.seq + excluded.seq
-            RETURNING organization_id, seq
-        )
-        INSERT INTO stream_events (organization_id, seq, account_id, environment, kind, symbol,
-            payload)
-        SELECT organization_id, seq - below, $2::text::uuid, $3::text, kind, symbol, payload
-        FROM heads, (VALUES {", ".join(rows)}) AS new (below, kind, symbol, payload)
-    """  # noqa: S608 - numbers of our own
-    return Statement(sql, tuple(values))
-
-
-_APPEND = """
-    WITH heads AS (
+_ROWS = RowParameters(column_types(_ReportRow) | {"order_id": "uuid"}, 2)
+_APPEND = f"""
+    WITH new AS MATERIALIZED (SELECT * FROM {_ROWS.rows} AS sent),
+    heads AS (
         INSERT INTO stream_heads AS head (organization_id, seq)
-        SELECT organization_id, count
-        FROM unnest(from_column($1)::uuid[], from_column($2)::bigint[]) AS new (organization_id,
-            count)
-        ORDER BY organization_id  -- as everywhere, so that transactions never wait for each other
+        SELECT organization_id, sum(count)::bigint FROM new
+        -- As everywhere, so that transactions never wait for each other.
+        GROUP BY organization_id ORDER BY organization_id
         ON CONFLICT (organization_id) DO UPDATE SET seq = head.seq + excluded.seq
         RETURNING organization_id, seq
     )
-    INSERT INTO stream_events (organization_id, seq, account_id, environment, kind, symbol, payload)
-    SELECT organization_id, heads.seq - (packed >> 8 & 4294967295), account_id, environment,
-        packed & 255,
-           symbol, payload
-    FROM (
-        SELECT packed, symbol, substring($8::bytea FROM start::int FOR length::int) AS payload
-        FROM unnest(
-            from_column($6)::bigint[], from_column($7), from_column($9)::bigint[],
-                from_column($10)::bigint[]
-        ) AS new (packed, symbol, start, length)
-    ) AS new
-    JOIN unnest(from_column($3)::uuid[], from_column($4)::uuid[], from_column($5))
-         WITH ORDINALITY AS account (organization_id, account_id, environment, number)
-             ON number = packed >> 40
-    JOIN heads USING (organization_id)
-"""
-
-
-def _pack_numbers(events: Sequence[Event]) -> tuple[dict[str, int], list[Event], list[int]]:
-    """Gives how many events each organization gets, an event of each account, and each event as one
-    packed number.
-
-    The number is its account's (from 1) << 40, how far its seq is below the new head << 8, and its
-    kind. With it an event is three values to encode instead of seven, which halves the cost of a
-    batch.
-    """
-    counts: dict[str, int] = {}
-    numbers: dict[str, int] = {}
-    accounts: list[Event] = []
-    packed: list[int] = []
-    for event in reversed(events):
-        number = numbers.get(event.account_id)
-        if number is None:
-            accounts.append(event)
-            number = numbers[event.account_id] = len(accounts)
-        below = counts.get(event.organization_id, 0)
-        counts[event.organization_id] = below + 1
-        packed.append(number << 40 | below << 8 | event.kind)
-    packed.reverse()
-    return counts, accounts, packed
+    INSERT INTO reports (organization_id, seq, count, day, account_id, order_id, at, symbol,
+        environment, events)
+    SELECT organization_id, seq - later, count, (at AT TIME ZONE 'UTC')::date, account_id, order_id,
+        at, symbol, environment, substring($1::bytea FROM start::int FOR size::int)
+    FROM new JOIN heads USING (organization_id) CROSS JOIN (SELECT clock_timestamp() AS at) AS clock
+"""  # noqa: S608 - our own constants
 
 
 class LoggedEvent(FrozenStruct, kw_only=True):
@@ -148,36 +118,40 @@ class LoggedEvent(FrozenStruct, kw_only=True):
     message: Message
 
 
-class EventRow(FrozenStruct, kw_only=True):
-    """An event of an organization that has other ones than its reader. `seq` 0: none of them is
-    kept, and what an event has is missing. Without an organization, the epoch alone."""
+class ReportRow(FrozenStruct, kw_only=True):
+    """Messages of an organization that has other ones than its reader, whose last is `after`. `seq`
+    0: it lacks some of them. Without an organization, the epoch alone."""
 
     epoch: UUID
     organization_id: OrganizationId | None
+    after: int
     seq: int
+    count: int
     account_id: UUID | None
     environment: str
-    kind: int
     symbol: str
-    payload: bytes
+    events: bytes
 
-    def logged(self) -> LoggedEvent:
-        cursor = make_cursor(self.epoch, self.seq)
-        return LoggedEvent(
-            seq=self.seq,
-            account_id=self.account_id,
-            environment=self.environment,
-            kind=self.kind,
-            symbol=self.symbol,
-            message=Message(self.payload + cursor_field(cursor)),
-        )
+    def logged(self) -> Iterator[LoggedEvent]:
+        payloads = split_payloads(self.events)
+        for seq, (kind, payload) in enumerate(payloads, self.seq - self.count + 1):
+            if seq > self.after:
+                yield LoggedEvent(
+                    seq=seq,
+                    account_id=self.account_id,
+                    environment=self.environment,
+                    kind=kind,
+                    symbol=self.symbol,
+                    message=Message(payload + cursor_field(make_cursor(self.epoch, seq))),
+                )
 
 
 async def read_after(
     reader: Tx | Pool, after: Mapping[OrganizationId, int], limit: int, max_pages: int = 1
 ) -> tuple[UUID, dict[OrganizationId, list[LoggedEvent]]]:
     """Gives the epoch, and the events that follow those seqs, of the first so many organizations
-    whose last seq is another. Where there is a gap, events are no longer kept, or lost.
+    whose last seq is another. Where there is a gap, events are lost. A report is read whole, so
+    that there may be more than the limit.
 
     One statement, which names the organizations that it may see until its own end, so that the hub
     needs no transaction and one round trip to read what a commit brought.
@@ -198,26 +172,28 @@ async def read_after(
             ) AS head
             WHERE seq <> after ORDER BY array_position(ids, organization_id) LIMIT $3
         )
-        SELECT epoch, organization_id, coalesce(seq, 0) AS seq,
-            nullif(account_id, organization_id) AS account_id, environment, kind, symbol, payload
+        SELECT epoch, organization_id, after, coalesce(seq, 0) AS seq, count,
+            nullif(account_id, organization_id) AS account_id, environment, symbol, events
         FROM stream_epoch LEFT JOIN (
             behind LEFT JOIN LATERAL (
-                SELECT seq, account_id, environment, kind, symbol, payload FROM stream_events e
-                WHERE e.organization_id = behind.organization_id
-                    AND seq > after AND seq <= least(after, $5) + $4
+                SELECT seq, count, account_id, environment, symbol, events FROM reports r
+                WHERE r.organization_id = behind.organization_id
+                    AND seq > after AND seq < least(after, $5) + $4 + $6
+                    AND seq - count < least(after, $5) + $4
                 ORDER BY seq
-            ) AS event ON true
+            ) AS report ON true
         ) ON true
     """
     seqs = json_text({str(organization_id): seq for organization_id, seq in after.items()})
-    found = await reader.fetch(query, list(after), seqs, max_pages, limit, MAX_SEQ - limit)
-    rows = [EventRow(**row) for row in found]
+    last = MAX_SEQ - limit - MAX_COUNT
+    found = await reader.fetch(query, list(after), seqs, max_pages, limit, last, MAX_COUNT)
+    rows = [ReportRow(**row) for row in found]
     pages: dict[OrganizationId, list[LoggedEvent]] = {}
     for row in rows:
         if row.organization_id:
             page = pages.setdefault(row.organization_id, [])
             if row.seq:
-                page.append(row.logged())
+                page += row.logged()
     return rows[0].epoch, pages
 
 
@@ -242,9 +218,13 @@ async def read_head(tx: Tx, organization_id: OrganizationId) -> tuple[UUID, int]
     return row.epoch, row.seq
 
 
-async def is_kept(tx: Tx, organization_id: OrganizationId, seq: int) -> bool:
-    query = "SELECT EXISTS (SELECT FROM stream_events WHERE organization_id = $1 AND seq = $2)"
-    return bool(await tx.fetchval(query, organization_id, seq))
+async def is_kept(tx: Tx, organization_id: OrganizationId, seq: int, keep_days: int) -> bool:
+    """Whether an event is there and was appended within these days."""
+    query = """
+        SELECT seq - count < $2 AND at >= clock_timestamp() - make_interval(days => $3) FROM reports
+        WHERE organization_id = $1 AND seq >= $2 ORDER BY seq LIMIT 1
+    """
+    return bool(await tx.fetchval(query, organization_id, seq, keep_days))
 
 
 async def read_epoch(tx: Tx) -> UUID:
@@ -299,18 +279,3 @@ def open_cursor(text: str) -> Cursor:
     if make_cursor(cursor.epoch, cursor.seq) != text:
         raise InvalidCursor(_NO_CURSOR)
     return cursor
-
-
-async def make_partitions(tx: Tx) -> bool:
-    """Makes the coming days' partitions. False: something was left to the next call."""
-    return not await tx.fetchval(
-        "SELECT late FROM stream_make_partitions($1)", DAYS_AHEAD, timeout=KEEP_LIMIT_SECONDS
-    )
-
-
-async def drop_partitions(tx: Tx) -> bool:
-    """Drops the days that were kept long enough, in a transaction of its own: see
-    make_partitions."""
-    return not await tx.fetchval(
-        "SELECT late FROM stream_drop_partitions($1)", KEEP_DAYS, timeout=KEEP_LIMIT_SECONDS
-    )

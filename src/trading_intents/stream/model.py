@@ -1,6 +1,7 @@
 """An event that is to be logged, as the bytes that subscribers get. Pure: no I/O, no clock."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from enum import IntEnum
 from functools import lru_cache
@@ -35,9 +36,9 @@ class Event(FrozenStruct, kw_only=True):
     organization_id: str
     account_id: str
     environment: str
-    kind: EventType
     symbol: str
     payload: bytes
+    order_id: str | None = None
 
 
 def _numbers(enum: Any) -> Mapping[str | None, int | None]:
@@ -85,6 +86,35 @@ def make_payload(kind: EventType, **fields: Any) -> bytes:
             fields[name] = _moment(at)
     event: dict[str, Any] = {_NAMES[kind]: fields}
     return trading_pb2.TradingEvent(**event).SerializeToString()
+
+
+def _kinds() -> Mapping[int, EventType]:
+    fields: Any = trading_pb2.TradingEvent.DESCRIPTOR.fields_by_name
+    return {fields[name].number: kind for kind, name in _NAMES.items()}
+
+
+_KINDS = _kinds()
+_MORE = 128  # the bit of a byte behind which the number goes on
+
+
+def split_payloads(joined: bytes) -> Iterator[tuple[int, bytes]]:
+    """Payloads that were put one after the other, each with its kind; 0: one of a later version. A
+    payload is a field of TradingEvent, hence begins with its number and its length. Ends where one
+    is damaged."""
+    start = 0
+    with contextlib.suppress(IndexError):
+        while start < len(joined):
+            size = shift = 0
+            body = start + 1
+            while joined[body] & _MORE:
+                size |= (joined[body] ^ _MORE) << shift
+                shift += 7
+                body += 1
+            end = body + 1 + (size | joined[body] << shift)
+            if end > len(joined):
+                return
+            yield _KINDS.get(joined[start] >> 3, 0), joined[start:end]
+            start = end
 
 
 def cursor_field(cursor: str) -> bytes:

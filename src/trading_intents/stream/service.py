@@ -121,6 +121,7 @@ class Streams:
         accounts: Accounts,
         gate: Gate,
         retained: Mapping[EventType, Retained],
+        cursor_days: int,
         log: Log,
     ) -> None:
         self._pool = pool
@@ -129,6 +130,7 @@ class Streams:
         self._gate = gate
         self._log = log
         self._retained = retained
+        self._cursor_days = cursor_days
         primings = max(1, min(MAX_PRIMINGS, pool.size // 2 - 1))  # live events need connections too
         self._reads = asyncio.Semaphore(MAX_READS)
         self._snapshots = asyncio.Semaphore(primings)
@@ -266,7 +268,7 @@ class Streams:
             tx = await snapshot.enter_async_context(self._snapshot(organization_id, primed_for))
             epoch, head = await event_log.read_head(tx, organization_id)
             cursor = begun.cursor or Cursor(epoch, head)
-            if not await _leads_on(tx, organization_id, cursor, epoch, head):
+            if not await self._leads_on(tx, organization_id, cursor, Cursor(epoch, head)):
                 raise errors.CursorExpired(NOT_KEPT)
             if not begun.kinds:
                 await snapshot.aclose()
@@ -316,6 +318,13 @@ class Streams:
             organization_id, asyncio.Semaphore(self._of_organization)
         )
         return own, shared, self._snapshots
+
+    async def _leads_on(
+        self, tx: Tx, organization_id: OrganizationId, cursor: Cursor, head: Cursor
+    ) -> bool:
+        if cursor.epoch != head.epoch or cursor.seq >= head.seq:
+            return cursor == head
+        return await event_log.is_kept(tx, organization_id, cursor.seq + 1, self._cursor_days)
 
     async def _prime(self, tx: Tx, begun: Attachment, cursor: str) -> None:
         loop = asyncio.get_running_loop()
@@ -402,11 +411,3 @@ def _credential(request: Request) -> Hashable:
     return tuple(
         request.header(name) for name in (b"x-api-key", b"authorization", b"x-organization-id")
     )
-
-
-async def _leads_on(
-    tx: Tx, organization_id: OrganizationId, cursor: Cursor, epoch: UUID, head: int
-) -> bool:
-    if cursor.epoch != epoch or cursor.seq > head:
-        return False
-    return cursor.seq == head or await event_log.is_kept(tx, organization_id, cursor.seq + 1)

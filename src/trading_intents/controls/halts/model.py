@@ -109,7 +109,6 @@ def halt_event(halt: Halt) -> Event:
         organization_id=str(organization_id),
         account_id=str(account_id or organization_id),
         environment=environment,
-        kind=EventType.HALT,
         symbol="",
         payload=payload,
     )

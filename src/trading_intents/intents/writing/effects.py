@@ -17,7 +17,7 @@ from trading_intents.stats.store import insert_entries
 from trading_intents.storage.database import pack_array
 from trading_intents.storage.pipeline import RowParameters, Statement, array_text, column_types
 from trading_intents.stream import log as stream_log
-from trading_intents.stream.model import Event, EventType
+from trading_intents.stream.model import Event
 from trading_intents.trading import ActionType, FrozenStruct
 
 
@@ -101,19 +101,19 @@ def publish(effects: Sequence[Effect], now: datetime) -> list[Statement]:
     events = list[Event]()
     for record, broker, order in of_kind(effects, Publish):
         action, made = make_payloads(record, broker, now)
-        events.append(_event(record, EventType.INTENT_ACTION, action))
-        events.append(order_event(order) if order else _event(record, EventType.BROKER_ORDER, made))
+        events.append(_event(record, action))
+        events.append(order_event(order) if order else _event(record, made))
     return [stream_log.appending(events)] if events else []
 
 
-def _event(record: Record, kind: EventType, payload: bytes) -> Event:
+def _event(record: Record, payload: bytes) -> Event:
     return Event(
         organization_id=record.organization_id,
         account_id=record.account_id,
         environment=record.environment,
-        kind=kind,
         symbol=record.symbol,
         payload=payload,
+        order_id=record.intent_id,
     )
 
 

@@ -43,6 +43,7 @@ GRANT EXECUTE ON FUNCTION from_column(text) TO ti_service, ti_worker;
 -- Rules about one column: a CHECK is read from its text again by every statement, a domain once a
 -- connection.
 CREATE DOMAIN seq_number AS bigint CONSTRAINT valid CHECK (VALUE > 0);
+CREATE DOMAIN message_count AS smallint CONSTRAINT valid CHECK (VALUE BETWEEN 1 AND 100);
 CREATE DOMAIN amount AS numeric CONSTRAINT valid CHECK (VALUE > 0);
 CREATE DOMAIN environment AS text CONSTRAINT valid CHECK (VALUE IN ('paper', 'live'));
 CREATE DOMAIN action_type AS text CONSTRAINT valid CHECK (VALUE IN ('CREATE', 'REPLACE', 'CANCEL'));
@@ -60,7 +61,6 @@ CREATE DOMAIN order_type AS text CONSTRAINT valid CHECK (
 CREATE DOMAIN order_side AS text CONSTRAINT valid CHECK (VALUE IN ('BUY', 'SELL', 'SELL_SHORT'));
 CREATE DOMAIN filled_amount AS numeric CONSTRAINT valid CHECK (VALUE >= 0);
 -- squawk-ignore prefer-bigint-over-smallint
-CREATE DOMAIN event_kind AS smallint CONSTRAINT valid CHECK (VALUE BETWEEN 1 AND 6);
 
 -- What an organization's intents are decided by has a version: while it is the same, what was read
 -- before still holds. No foreign key: it would lock the organization, last of all, which others
@@ -747,187 +747,31 @@ CREATE POLICY worker ON stream_heads TO ti_worker USING (true);
 GRANT SELECT, INSERT ON stream_heads TO ti_service, ti_worker;
 GRANT UPDATE (seq) ON stream_heads TO ti_service, ti_worker;
 
--- Appended to and read by seq; nobody may change an event. No foreign keys: an event lives for
--- days, and the rows it speaks of are written in the same transaction and have them.
-CREATE TABLE stream_events (
+-- The journal's messages: what was asked and reported of one order in a transaction, or of an
+-- account or the organization, whose id it has then in place of an account's. `seq` is that of the
+-- last message and `count` how many there are; `events` has them one after the other. Appended to
+-- and read by seq, kept for ever; nobody may change one. The key has `day` so that a grown table can
+-- become a partition by days. No foreign keys: the rows it speaks of are written in the same
+-- transaction and have them.
+CREATE TABLE reports (
     organization_id uuid NOT NULL,
     seq seq_number NOT NULL,
+    count message_count NOT NULL,
+    day date NOT NULL,
     account_id uuid NOT NULL,
-    environment environment NOT NULL,
-    kind event_kind NOT NULL,
+    order_id uuid,
+    at timestamptz NOT NULL,
     symbol text NOT NULL,
-    payload bytea NOT NULL,
-    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (organization_id, seq, created_at)
-) PARTITION BY RANGE (created_at);
-ALTER TABLE stream_events ENABLE ROW LEVEL SECURITY;
-ALTER TABLE stream_events FORCE ROW LEVEL SECURITY;
-CREATE POLICY service ON stream_events FOR INSERT TO ti_service
-    WITH CHECK (organization_id = ANY ((SELECT current_organizations())::uuid[]));
-CREATE POLICY service_reads ON stream_events FOR SELECT TO ti_service
+    environment environment NOT NULL,
+    events bytea NOT NULL,
+    PRIMARY KEY (organization_id, seq, day)
+);
+ALTER TABLE reports ENABLE ROW LEVEL SECURITY;
+ALTER TABLE reports FORCE ROW LEVEL SECURITY;
+CREATE POLICY service ON reports TO ti_service
     USING (organization_id = ANY ((SELECT current_organizations())::uuid[]));
-CREATE POLICY worker_reads ON stream_events FOR SELECT TO ti_worker USING (true);
-CREATE POLICY worker_appends ON stream_events FOR INSERT TO ti_worker WITH CHECK (true);
-GRANT SELECT, INSERT ON stream_events TO ti_service, ti_worker;
-
--- Takes what has no day of its own, so that an append never fails because upkeep is late. A
--- partition is reached through stream_events only: it grants nothing and has no policy, but for the
--- owner's upkeep here.
-CREATE TABLE stream_events_default PARTITION OF stream_events DEFAULT;
-CREATE INDEX stream_events_default_by_day ON stream_events_default (created_at);
-ALTER TABLE stream_events_default ENABLE ROW LEVEL SECURITY;
-ALTER TABLE stream_events_default FORCE ROW LEVEL SECURITY;
-CREATE POLICY owner ON stream_events_default TO ti_owner USING (true);
-
--- Whether a transaction keeps one of these tables locked: one that comes and goes within a moment
--- does not. A lock that waits behind it would make everybody wait who comes after.
-CREATE FUNCTION stream_tables_are_held(tables oid[]) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    holders text[];
-BEGIN
-    holders := ARRAY(
-        SELECT l.virtualtransaction FROM pg_locks AS l JOIN pg_database AS d ON d.oid = l.database
-        WHERE d.datname = current_database() AND l.relation = ANY (tables) AND l.granted
-          AND l.pid IS DISTINCT FROM pg_backend_pid()
-    );
-    IF holders = '{}' THEN
-        RETURN false;
-    END IF;
-    PERFORM pg_sleep(0.1);
-    RETURN EXISTS (
-        SELECT FROM pg_locks AS l JOIN pg_database AS d ON d.oid = l.database
-        WHERE d.datname = current_database() AND l.relation = ANY (tables) AND l.granted
-          AND l.virtualtransaction = ANY (holders)
-    );
-END
-$$;
-
--- Makes the partitions of today and of the days ahead. Days are UTC's. A day that already has
--- events in the default partition gets none of its own: moving them could hide them from a reader
--- whose plan does not know the new one. They are read where they are, and removed when they are old
--- enough. What does not get its lock at once is left to the next call: `late` says so.
-CREATE FUNCTION stream_make_partitions(days_ahead integer, OUT created bigint, OUT late boolean)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms'
-AS $$
-DECLARE
-    today CONSTANT date := (clock_timestamp() AT TIME ZONE 'UTC')::date;
-    day date;
-    name text;
-BEGIN
-    created := 0;
-    late := false;
-    IF days_ahead NOT BETWEEN 0 AND 30 THEN
-        RAISE EXCEPTION 'days ahead are 0 to 30';
-    END IF;
-    IF NOT pg_try_advisory_xact_lock(7469003) THEN
-        RETURN;  -- another process is at it
-    END IF;
-    BEGIN
-        FOR day IN SELECT today + n FROM generate_series(0, days_ahead) AS n LOOP
-            name := 'stream_events_' || to_char(day, 'YYYYMMDD');
-            CONTINUE WHEN to_regclass('public.' || name) IS NOT NULL;
-            -- Attaching locks the default partition, and today's the parent too.
-            IF public.stream_tables_are_held(
-                ARRAY['public.stream_events_default'::regclass]::oid[]
-                || CASE WHEN day = today THEN ARRAY['public.stream_events'::regclass]::oid[] END
-            ) THEN
-                late := true;
-                CONTINUE;
-            END IF;
-            -- Today's events are on their way: one that was sent to the default partition before
-            -- would be refused there.
-            IF day = today THEN
-                BEGIN
-                    LOCK TABLE ONLY public.stream_events IN SHARE ROW EXCLUSIVE MODE;
-                EXCEPTION WHEN lock_not_available THEN
-                    late := true;
-                    CONTINUE;
-                END;
-            END IF;
-            CONTINUE WHEN EXISTS (
-                SELECT FROM public.stream_events_default
-                WHERE created_at >= day::timestamp AT TIME ZONE 'UTC'
-                  AND created_at < (day + 1)::timestamp AT TIME ZONE 'UTC'
-            );
-            -- Attached, as creating it as a partition would lock out everyone who appends.
-            EXECUTE format(
-                'CREATE TABLE public.%1$I (LIKE public.stream_events INCLUDING ALL);'
-                'ALTER TABLE public.%1$I ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;'
-                'ALTER TABLE public.stream_events ATTACH PARTITION public.%1$I '
-                'FOR VALUES FROM (%2$L) TO (%3$L)',
-                name, to_char(day, 'YYYY-MM-DD 00:00+00'), to_char(day + 1, 'YYYY-MM-DD 00:00+00')
-            );
-            created := created + 1;
-        END LOOP;
-    -- The check violation: an event came to the default partition in between.
-    EXCEPTION WHEN lock_not_available OR check_violation THEN
-        created := 0;
-        late := true;
-    END;
-END
-$$;
-GRANT EXECUTE ON FUNCTION stream_make_partitions(integer) TO ti_service, ti_worker;
-
--- Removes events older than keep_days. In a transaction of its own: a drop locks out everyone until
--- the commit. It is done only when nobody keeps the tables, and else left to the next call, as is
--- what is too much for one: `late` says so.
-CREATE FUNCTION stream_drop_partitions(keep_days integer, OUT dropped bigint, OUT late boolean)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms'
-AS $$
-DECLARE
-    most_removed CONSTANT bigint := 50000;
-    today CONSTANT date := (clock_timestamp() AT TIME ZONE 'UTC')::date;
-    old regclass[];
-    partition regclass;
-    removed bigint;
-BEGIN
-    dropped := 0;
-    late := false;
-    IF keep_days < 7 THEN
-        RAISE EXCEPTION 'events are kept for 7 days at least';
-    END IF;
-    IF NOT pg_try_advisory_xact_lock(7469003) THEN
-        RETURN;  -- another process is at it
-    END IF;
-    old := ARRAY(
-        SELECT c.oid::regclass
-        FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
-        WHERE i.inhparent = 'public.stream_events'::regclass
-          AND c.relname <> 'stream_events_default'
-          AND c.relname < 'stream_events_' || to_char(today - keep_days, 'YYYYMMDD')
-        ORDER BY c.relname
-    );
-    DELETE FROM public.stream_events_default WHERE ctid = ANY (ARRAY(
-        SELECT ctid FROM public.stream_events_default
-        WHERE created_at < (today - keep_days)::timestamp AT TIME ZONE 'UTC'
-        LIMIT most_removed
-    ));
-    GET DIAGNOSTICS removed = ROW_COUNT;
-    late := removed = most_removed;
-    IF old = '{}' THEN
-        RETURN;
-    END IF;
-    IF public.stream_tables_are_held(
-        ARRAY['public.stream_events'::regclass, 'public.stream_events_default'::regclass]::oid[]
-        || old::oid[]
-    ) THEN
-        late := true;
-        RETURN;
-    END IF;
-    BEGIN
-        FOREACH partition IN ARRAY old LOOP
-            EXECUTE format('DROP TABLE %s', partition);
-            dropped := dropped + 1;
-        END LOOP;
-    EXCEPTION WHEN lock_not_available THEN
-        dropped := 0;
-        late := true;
-    END;
-END
-$$;
-GRANT EXECUTE ON FUNCTION stream_drop_partitions(integer) TO ti_worker;
+CREATE POLICY worker ON reports TO ti_worker USING (true);
+GRANT SELECT, INSERT ON reports TO ti_service, ti_worker;
 
 -- Intents: an account's head, its append-only log of actions, the orders that they make, and what
 -- was refused.
@@ -1224,7 +1068,7 @@ GRANT SELECT, INSERT ON facts TO ti_worker;
 -- A fact never changes; only whose it is can turn out later.
 GRANT UPDATE (order_id) ON facts TO ti_worker;
 
--- `seq` is that of the stream event that showed the trade last, `booking` its rank among the
+-- `seq` is that of the stream's message that showed the trade last, `booking` its rank among the
 -- symbol's trades for ever. A busted trade, or a gap that real executions filled, stays with
 -- quantity zero.
 CREATE TABLE trades (
