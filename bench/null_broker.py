@@ -4,7 +4,7 @@ the moment at which it had the command.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -21,6 +21,7 @@ from trading_intents.brokers.port import (
     LookupUnknown,
     OrderTicket,
     Outcome,
+    SentOrder,
 )
 from trading_intents.trading import Environment, OrderKind, RouteStrategy, TimeInForce
 
@@ -63,16 +64,14 @@ class NullBroker:
         self._events.put_nowait(_event(EventKind.CANCELLED, name, ticket, datetime.now(UTC)))
         return CommandResult(outcome=Outcome.ACKED, broker_order_id=name)
 
-    async def lookup(
-        self, client_order_id: str, broker_order_id: str | None, deadline: float
-    ) -> Lookup:
+    async def lookup(self, order: SentOrder, deadline: float) -> Lookup:
         return LookupUnknown("this broker looks nothing up")
 
     async def events(self) -> AsyncIterator[BrokerEvent]:
         while (event := await self._events.get()) is not None:
             yield event
 
-    async def snapshot(self, since: datetime) -> AccountSnapshot:
+    async def snapshot(self, since: datetime, open_orders: Sequence[SentOrder]) -> AccountSnapshot:
         return AccountSnapshot(
             taken_at=datetime.now(UTC), open_orders=(), executions=(), positions=None
         )

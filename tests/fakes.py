@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -29,6 +29,7 @@ from trading_intents.brokers.port import (
     OrderSnapshot,
     OrderTicket,
     Outcome,
+    SentOrder,
     StreamGap,
 )
 from trading_intents.trading import (
@@ -120,6 +121,8 @@ class FakeVenue:
         self.names_legs = False  # in its own way: it keeps no client order ids of legs
         self.accepts_legs = True  # with their entry; False: `accept_legs` does
         self.lookups: list[str] = []
+        self.sought: list[SentOrder] = []  # likewise, with all that was said of them
+        self.known_open: tuple[SentOrder, ...] = ()  # as the last snapshot was asked for
         self.answers_lookups = asyncio.Event()  # cleared: they wait
         self.answers_lookups.set()
         self.snapshots = self.failed_snapshots = 0
@@ -278,16 +281,16 @@ class VenueSession:
     async def cancel(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         return await self._call("cancel", ticket)
 
-    async def lookup(
-        self, client_order_id: str, broker_order_id: str | None, deadline: float
-    ) -> Lookup:
+    async def lookup(self, sent: SentOrder, deadline: float) -> Lookup:
+        client_order_id = sent.client_order_id
         self._venue.lookups.append(client_order_id)
+        self._venue.sought.append(sent)
         await self._venue.answers_lookups.wait()
         if self._venue.is_away or self._venue.hides:
             return LookupUnknown("scripted")
         order = self._venue.orders.get(client_order_id)
         if order and order.leg and self._venue.names_legs:
-            order = order if broker_order_id == order.number else None
+            order = order if sent.broker_order_id == order.number else None
         return self._snapshot(order) if order else Absent()
 
     def _snapshot(self, order: VenueOrder) -> OrderSnapshot:
@@ -303,7 +306,8 @@ class VenueSession:
         while (event := await self.received.get()) is not None:
             yield event
 
-    async def snapshot(self, since: datetime) -> AccountSnapshot:
+    async def snapshot(self, since: datetime, open_orders: Sequence[SentOrder]) -> AccountSnapshot:
+        self._venue.known_open = tuple(open_orders)
         if self._venue.is_away or self._venue.fails_snapshots:
             self._venue.failed_snapshots += 1
             raise BrokerUnavailable("scripted")

@@ -86,7 +86,7 @@ def test_a_bad_value_is_refused_by_its_name(name: str, text: str) -> None:
     assert refusal(**{name: text}).startswith(config.PREFIX + name)
 
 
-@pytest.mark.parametrize("name", [f.name.upper() for f in dataclasses.fields(Settings)])
+@pytest.mark.parametrize("name", [f.name.upper() for f in config.declared()])
 @pytest.mark.parametrize("text", ["", "  "])
 def test_an_empty_variable_means_the_default(name: str, text: str) -> None:
     assert load(**{name: text}) == Settings()
@@ -94,7 +94,7 @@ def test_an_empty_variable_means_the_default(name: str, text: str) -> None:
 
 def test_every_setting_says_what_it_means() -> None:
     assert all(meaning.endswith(".") for meaning in config.names().values())
-    assert len(config.names()) == len(dataclasses.fields(Settings))
+    assert len(config.names()) == len(dataclasses.fields(Settings)) - 1  # `others` is none
 
 
 @pytest.mark.parametrize("missing", ["IDENTITY_ISSUER", "IDENTITY_JWKS_URL"])
@@ -206,3 +206,9 @@ def test_a_mistyped_variable_is_logged_with_the_nearest_one(variable: str, near:
 
 def test_known_variables_are_no_strangers() -> None:
     assert config.unknown(dict.fromkeys(config.names(), "")) == {}
+
+
+def test_what_integrations_get_is_neither_ours_nor_the_clients() -> None:
+    settings = load(HTTP_PORT="1", API_KEY=MARKER, ACME_TOKEN=f" {MARKER} ", ACME_URL=" ")
+    assert settings.others == {"ACME_TOKEN": Secret(MARKER)}
+    assert MARKER not in repr(settings)

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import fields
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import typer
@@ -14,8 +14,9 @@ from tests.documents import ROOT, rows, section
 from tests.order_states import BEFORE, STATES, derived, written
 from tests.platform import Platform
 from trading_intents import config
+from trading_intents.brokers.port import ENTRY_POINT_GROUP
 from trading_intents.cli import cli
-from trading_intents.config import Rate, Settings
+from trading_intents.config import Rate
 from trading_intents.errors import wire_errors
 from trading_intents.orders.model import OrderStatus
 from trading_intents.secret import Secret
@@ -40,8 +41,11 @@ def named_items(text: str, name: str) -> set[str]:
 def test_every_setting_is_documented_with_its_default() -> None:
     found = rows(section("docs/operating/configure.md", "Settings"), r"`[A-Z_]+`")
     documented = {row[0].strip("`"): row[1].strip("`") for row in found}
-    assert documented == {f.name.upper(): shown(f.default) for f in fields(Settings)}
-    assert len(found) == len(config.names())
+    ours = {f.name.upper(): shown(f.default) for f in config.declared()}
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        ours |= {each.name: each.default for each in point.load().settings}
+    assert documented == ours
+    assert len(found) == len(ours)
 
 
 def shown(default: object) -> str:
@@ -85,11 +89,14 @@ def test_every_command_is_documented() -> None:
     }
 
 
-def commands_of(command: object, name: str) -> Iterator[str]:
+def commands_of(command: Any, name: str) -> Iterator[str]:
     children = getattr(command, "commands", None)
     if children is None:
         yield name
         return
+    if command.name == "fix":  # an integration's: they are loaded when they are asked for
+        command.list_commands(None)
+        children = command.commands
     for child_name, child in children.items():
         yield from commands_of(child, f"{name} {child_name}")
 

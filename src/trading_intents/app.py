@@ -6,7 +6,6 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TypeVar
 
 import httpx
@@ -30,7 +29,7 @@ from trading_intents.brokers.paper.quotes import Quotes
 from trading_intents.brokers.port import Simulation
 from trading_intents.brokers.registry import BUILT_IN, Registry, installed_brokers
 from trading_intents.clock import Clock, SystemClock
-from trading_intents.config import LOCAL_PROVIDER, Settings, broker_settings
+from trading_intents.config import LOCAL_PROVIDER, Settings
 from trading_intents.console.http import console_routes
 from trading_intents.controls.halts.service import Halts
 from trading_intents.controls.limits.upkeep import LossJudge
@@ -179,7 +178,7 @@ async def open_infrastructure(
     `needs_worker` the login of the worker's role is not used, and need not exist."""
     metrics = Metrics()
     clock = SystemClock()
-    brokers = installed_brokers(log, partial(broker_settings, settings))
+    brokers = installed_brokers(log, settings.others)
     async with contextlib.AsyncExitStack() as stack:
         urls = await stack.enter_async_context(
             database_urls(settings, log, metrics, may_create, may_start)
@@ -281,7 +280,7 @@ def build_services(infra: Infrastructure) -> Services:
         verifier = external_verifier(settings, infra.client, infra.clock, infra.log)
     callers = Callers(pool, verifier, name, provider is not None, infra.clock)
     internal = frozenset(settings.internal_organizations)
-    simulations = infra.brokers.simulations(partial(broker_settings, settings))
+    simulations = infra.brokers.simulations()
     dependencies = BatchDependencies(
         pipeline=infra.pipeline,
         brokers=infra.brokers,
@@ -392,7 +391,7 @@ def trading_routes(infra: Infrastructure, services: Services, vault: Vault) -> t
     credentials = Credentials(pool, infra.make_id, infra.brokers, signals, vault)
     intents = Intents(pool, prices, infra.brokers)
     halts = Halts(pool, infra.make_id, signals, infra.log)
-    quotes = Quotes(pool, signals, infra.settings.paper_seed)
+    quotes = Quotes(pool, signals, int(infra.brokers.settings_of(BUILT_IN)["PAPER_SEED"]))
     balances = Balances(pool, services.simulations)
     references = ReferencePrices(pool, prices)
     return (
@@ -428,7 +427,6 @@ def build_workers(
         context=context,
         brokers=infra.brokers,
         vault=vault,
-        settings=partial(broker_settings, settings),
         signals=signals,
         make_id=infra.make_id,
         max_age_millis=settings.execution_max_age_millis,

@@ -5,8 +5,9 @@ import asyncio
 import inspect
 import os
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial, wraps
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import UUID
@@ -16,13 +17,14 @@ import typer
 import uvloop
 from rich.console import Console
 from rich.progress import Progress
+from typer.core import TyperGroup
 
 from trading_intents import app, config, doctor, provision
 from trading_intents.accounts.rotation import rotate
 from trading_intents.accounts.vault import embedded_vault
 from trading_intents.accounts.vault.master_keys import RETIRE_AFTER_SECONDS
 from trading_intents.brokers.port import OperatorContext
-from trading_intents.brokers.registry import broker_commands
+from trading_intents.brokers.registry import broker_command_groups, integration_names
 from trading_intents.clock import rfc3339
 from trading_intents.config import Settings
 from trading_intents.errors import DatabaseMissing, InvalidRequest, PlatformError
@@ -58,6 +60,11 @@ NOTHING_HERE = 2  # the exit code of a command that found no database
 Work = Callable[..., Coroutine[Any, Any, int | None]]
 
 
+def _strangers(environ: Mapping[str, str]) -> dict[str, str]:
+    """Integrations know theirs: these are not imported for it."""
+    return config.unknown(environ, integration_names())
+
+
 def _run(
     work: Callable[[Settings, Log], Coroutine[Any, Any, int | None]],
     roles: str = "",
@@ -73,7 +80,7 @@ def _run(
         if process or (not quiet and settings.count_workers()):
             log = log.bind(process=process or PARENT)
         # Its parent has logged them.
-        for stranger, near in config.unknown({} if process else environ).items():
+        for stranger, near in _strangers({} if process else environ).items():
             log.warning("unknown setting", variable=stranger, did_you_mean=near)
         with library_messages(log), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             code = runner.run(work(settings, log))
@@ -147,7 +154,7 @@ async def examine(
     if account:
         findings = await doctor.examine_account(settings, account, log, symbol if is_tried else "")
     else:
-        findings = await doctor.examine(settings, config.unknown(os.environ), log)
+        findings = await doctor.examine(settings, _strangers(os.environ), log)
     for finding in findings:
         colour = {"ok": "green", "warning": "yellow", "wrong": "red"}[finding.state]
         out.print(
@@ -349,8 +356,34 @@ def _of_integration(work: Work) -> Work:
     return run
 
 
-for broker, brought in broker_commands(make_log("warning")).items():
-    group = typer.Typer(help=f"Sessions with {broker.upper()} venues.", no_args_is_help=True)
+def _group_of(point: EntryPoint) -> type[TyperGroup]:
+    """A group whose commands are imported when one of them, or their list, is asked for."""
+
+    class IntegrationCommands(TyperGroup):
+        def get_command(self, ctx: Any, cmd_name: str) -> Any:
+            self._load()
+            return super().get_command(ctx, cmd_name)
+
+        def list_commands(self, ctx: Any) -> list[str]:
+            self._load()
+            return super().list_commands(ctx)
+
+        def _load(self) -> None:
+            loaded = typer.Typer()
+            try:
+                brought = point.load().items()
+            except (Exception, SystemExit) as error:
+                reason = f"{type(error).__name__}: {error}"
+                typer.echo(f"{point.value} cannot be loaded: {terminal_text(reason)}", err=True)
+                raise typer.Exit(1) from None
+            for name, work in brought:
+                command(loaded, name)(_of_integration(work))
+            self.commands = typer.main.get_group(loaded).commands
+
+    return IntegrationCommands
+
+
+for broker, point in broker_command_groups(make_log("warning")).items():
+    help_text = f"Sessions with {broker.upper()} venues."
+    group = typer.Typer(cls=_group_of(point), help=help_text, no_args_is_help=True)
     cli.add_typer(group, name=broker)
-    for name, work in brought.items():
-        command(group, name)(_of_integration(work))

@@ -5,7 +5,7 @@ import dataclasses
 import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ VAULT_PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9.
 # Becomes a part of the console's Content-Security-Policy, where a space, a semicolon or a star has
 # a meaning.
 ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]+)?")
+PLAIN_URL = "a plain https URL, or http on a loopback address"
 ISSUER = re.compile(rf"{ORIGIN.pattern}(?:/[!-~]*)?")
 
 
@@ -227,22 +228,10 @@ class Settings:
     reference_price_max_age_seconds: int = _setting(
         900, "How old a symbol's reference price may be."
     )
-    alpaca_paper_url: str = _setting(
-        "https://paper-api.alpaca.markets",
-        "Where Alpaca's paper accounts trade: https, or http on loopback.",
-    )
-    alpaca_live_url: str = _setting(
-        "https://api.alpaca.markets", "Where its live accounts do, likewise."
-    )
-    fix_venues: str = _setting(
-        "", "Folder of FIX venues: each NAME.toml in it is the broker NAME. Empty: none."
-    )
-    paper_cash: int = _setting(1_000_000, "USD that an account of the paper broker starts with.")
-    paper_max_open_orders: int = _setting(
-        1_000, "Working orders that an account may have at the paper broker; one more is refused."
-    )
-    paper_seed: int = _setting(1, "What the paper broker's prices, ids and chances are made from.")
     log_level: str = _setting("info", "debug, info, warning or error.")
+    # The variables with our prefix that are none of these, by their names without it: integrations
+    # declare theirs.
+    others: Mapping[str, Secret] = field(default_factory=dict)
 
     def count_workers(self) -> int:
         """Counts workers beside the process with the other roles; 0: there is one process, without
@@ -266,22 +255,18 @@ def _address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def declared() -> list[dataclasses.Field[Any]]:
+    return [f for f in dataclasses.fields(Settings) if "meaning" in f.metadata]
+
+
 def names() -> dict[str, str]:
-    return {PREFIX + f.name.upper(): f.metadata["meaning"] for f in dataclasses.fields(Settings)}
-
-
-def broker_settings(settings: Settings, broker: str) -> dict[str, str]:
-    own = {}
-    for f in dataclasses.fields(Settings):
-        if f.name.startswith(f"{broker}_"):
-            own[f.name.upper()] = str(getattr(settings, f.name))
-    return own
+    return {PREFIX + f.name.upper(): f.metadata["meaning"] for f in declared()}
 
 
 def load(environ: Mapping[str, str]) -> Settings:
     """Reads the settings; an invalid value is refused with the variable's name."""
     values: dict[str, Any] = {}
-    for f in dataclasses.fields(Settings):
+    for f in declared():
         variable = PREFIX + f.name.upper()
         text = environ.get(variable, "").strip()
         if text:
@@ -290,24 +275,41 @@ def load(environ: Mapping[str, str]) -> Settings:
             except ValueError as error:
                 # From None, because the text may be a secret and must not be in a traceback.
                 raise StartupRefused(f"{variable}: {error}") from None
-    settings = Settings(**values)
+    others = {}
+    for variable, text in environ.items():
+        name = variable.removeprefix(PREFIX)
+        is_known = variable in names() or name in CLIENT_VARIABLES
+        if name != variable and not is_known and text.strip():
+            others[name] = Secret(text.strip())
+    settings = Settings(**values, others=others)
     _check(settings)
     return settings
 
 
-def unknown(environ: Mapping[str, str]) -> dict[str, str]:
-    """Finds variables with our prefix that are no settings, each with the most similar setting (or
-    an empty text)."""
+def unknown(environ: Mapping[str, str], integrations: Collection[str] = ()) -> dict[str, str]:
+    """Finds variables with our prefix that are neither settings nor an integration's, each with the
+    most similar setting (or an empty text)."""
     # Compared without the prefix, which would make any two look alike.
     known = [*CLIENT_VARIABLES]
     known += [variable.removeprefix(PREFIX) for variable in names()]
     strangers = {}
     for variable in sorted(environ):
         name = variable.removeprefix(PREFIX)
-        if name != variable and name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            strangers[variable] = PREFIX + near[0] if near else ""
+        if name != variable and name not in known and owner_of(name, integrations) is None:
+            strangers[variable] = nearest(name, known)
     return strangers
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The variable of the most similar setting, or an empty text."""
+    near = difflib.get_close_matches(name, list(known), 1)
+    return PREFIX + near[0] if near else ""
+
+
+def owner_of(name: str, integrations: Iterable[str]) -> str | None:
+    """The integration whose name, the longest one, the name of a setting begins with."""
+    found = [each for each in integrations if name.startswith(f"{each.upper()}_")]
+    return max(found, key=len, default=None)
 
 
 def _parse(text: str, default: Any) -> Any:
@@ -338,7 +340,7 @@ def _parse_rate(text: str) -> Rate:
 
 
 def _check(settings: Settings) -> None:
-    for f in dataclasses.fields(Settings):
+    for f in declared():
         max_value = f.metadata.get("max_value")
         if max_value:
             is_within = 1 <= getattr(settings, f.name) <= max_value
@@ -358,9 +360,6 @@ def _check(settings: Settings) -> None:
     worker_alone = settings.database_worker_url and not settings.database_url
     text = f"only together with {PREFIX}DATABASE_URL"
     _require(not worker_alone, "database_worker_url", text)
-    for name in ("alpaca_paper_url", "alpaca_live_url"):
-        is_plain = _is_plain_url(getattr(settings, name))
-        _require(is_plain, name, "a plain https URL, or http on a loopback address")
     _check_identity(settings)
     if settings.vault_url:
         _check_vault(settings)
@@ -411,8 +410,7 @@ def _check_embedded_vault(settings: Settings) -> None:
 def _check_vault(settings: Settings) -> None:
     for name in ("vault_key_file", "vault_master_keys"):
         _require(not getattr(settings, name), name, f"not with {PREFIX}VAULT_URL")
-    is_plain = _is_plain_url(settings.vault_url)
-    _require(is_plain, "vault_url", "a plain https URL, or http on a loopback address")
+    _require(is_plain_url(settings.vault_url), "vault_url", PLAIN_URL)
     has_one_token = bool(settings.vault_token) != bool(settings.vault_token_file)
     text = f"needed with {PREFIX}VAULT_URL, or VAULT_TOKEN_FILE, not both"
     _require(has_one_token, "vault_token", text)
@@ -421,7 +419,7 @@ def _check_vault(settings: Settings) -> None:
         _require(is_path, name, "parts of A-Z a-z 0-9 . _ - with / between them")
 
 
-def _is_plain_url(text: str) -> bool:
+def is_plain_url(text: str) -> bool:
     return _is_safe_url(text) and not set(text) & set("?#@")
 
 

@@ -11,10 +11,11 @@ import time
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from decimal import Decimal
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from trading_intents import __version__
 from trading_intents.accounts.model import InspectedAccount, SealedSecret
@@ -29,9 +30,9 @@ from trading_intents.brokers.port import (
     BrokerUnavailable,
     IntegrationContext,
 )
-from trading_intents.brokers.registry import installed_brokers
+from trading_intents.brokers.registry import installed_brokers, unknown_settings
 from trading_intents.clock import Clock, SystemClock
-from trading_intents.config import Settings, broker_settings
+from trading_intents.config import PREFIX, Settings
 from trading_intents.errors import PlatformError, SecretUnreadable
 from trading_intents.identity.model import Entitlement
 from trading_intents.secret import Secret
@@ -46,7 +47,7 @@ from trading_intents.storage.migrate import connected, pending
 from trading_intents.storage.pipeline import Pipeline
 from trading_intents.storage.signals import open_signals
 from trading_intents.telemetry import Log, Metrics
-from trading_intents.trading import Environment, FrozenStruct
+from trading_intents.trading import Environment, FrozenStruct, OrderKind, OrderSide, Symbol
 from trading_intents.web.operations import read_metrics
 from trading_intents.web.server.listener import bind
 from trading_intents_client import AsyncAccount, AsyncTradingClient, TimeInForce, TradingError
@@ -75,7 +76,7 @@ async def examine(settings: Settings, strangers: Mapping[str, str], log: Log) ->
         settings.database_url or lock_holder(settings.data_dir)
     )
     checks = [
-        *_settings(strangers),
+        *_settings({**strangers, **unknown_settings(settings.others)}),
         *_files(settings),
         _disk(settings),
         _port(settings.http_host, settings.http_port, "HTTP", is_running),
@@ -119,8 +120,8 @@ async def _examine_at_broker(
     log: Log,
     symbol: str,
 ) -> list[CheckResult]:
-    own = partial(broker_settings, settings)
-    integration = installed_brokers(log, own).integration(account.broker)
+    brokers = installed_brokers(log, settings.others)
+    integration = brokers.integration(account.broker)
     if integration is None:
         return [CheckResult("wrong", "broker", f"{account.broker} is not installed here")]
     if symbol and account.environment != Environment.PAPER:
@@ -149,7 +150,7 @@ async def _examine_at_broker(
             ),
             secrets=secrets,
             clock=SystemClock(),
-            settings=own(account.broker),
+            settings=brokers.settings_of(account.broker),
             database=pool,
             signals=signals,
             open_transactions=transactions,
@@ -157,7 +158,8 @@ async def _examine_at_broker(
         )
         broker = integration.connect(context)
         stack.push_async_callback(broker.close)
-        checks = await _broker(broker, context)
+        checks = _integration_settings(integration, context.settings)
+        checks += await _broker(broker, context)
         if symbol:
             client = await stack.enter_async_context(_open_client())
             checks += await _try(client.account(str(account.id)), broker, context.clock, symbol)
@@ -209,7 +211,7 @@ async def _secrets(
 async def _broker(broker: BrokerAdapter, context: IntegrationContext) -> list[CheckResult]:
     try:
         async with asyncio.timeout(BROKER_LIMIT_SECONDS):
-            snapshot = await broker.snapshot(context.clock.now() - RECENT)
+            snapshot = await broker.snapshot(context.clock.now() - RECENT, ())
     except AuthFailed as error:
         return [
             CheckResult(
@@ -278,11 +280,19 @@ async def _try(
         return checks
     with _step(checks, "look-up", "by client order id") as shown:
         order = await placed.refresh()
-        opened = (await broker.snapshot(clock.now() - RECENT)).open_orders
+        sent = port.SentOrder(
+            client_order_id="",
+            broker_order_id=order.external_order_id,
+            symbol=Symbol(symbol),
+            side=OrderSide.BUY,
+            kind=OrderKind.LIMIT,
+            quantity=Decimal(1),
+        )
+        opened = (await broker.snapshot(clock.now() - RECENT, [sent])).open_orders
         ours = (each for each in opened if each.broker_order_id == order.external_order_id)
-        client_order_id = next((each.client_order_id for each in ours), None)
+        names = {"client_order_id": next((each.client_order_id or "" for each in ours), "")}
         until_seconds = clock.monotonic() + BROKER_LIMIT_SECONDS
-        found = await broker.lookup(client_order_id or "", None, until_seconds)
+        found = await broker.lookup(replace(sent, broker_order_id=None, **names), until_seconds)
         if isinstance(found, port.OrderSnapshot):
             shown.append(", ".join(each.kind for each in found.events))
         elif broker.capabilities.lookup is port.LookupKind.NONE:
@@ -301,6 +311,16 @@ async def _try(
     with _step(checks, "cancel", "CANCEL") as shown:
         await placed.cancel()
         shown.append((await placed.wait("CANCELLED")).order_status)
+    return checks
+
+
+def _integration_settings(
+    integration: port.Integration, settings: Mapping[str, str]
+) -> list[CheckResult]:
+    checks = []
+    for each in integration.settings:
+        shown = "***" if each.is_secret and settings[each.name] else settings[each.name]
+        checks.append(CheckResult("ok", "setting", f"{PREFIX}{each.name} is {shown or 'empty'}"))
     return checks
 
 

@@ -46,6 +46,7 @@ AlertKind = Literal[
     "event_left_out",
     "exposure_differs",
     "lease_without_session",
+    "order_forgotten",
     "order_lost",
     "order_unknown",
     "paper_order_failed",
@@ -302,6 +303,10 @@ class Metrics:
             "ti_stats_rolled_timestamp_seconds",
             "When this process last found the stats' buckets up to date with the log, as Unix "
             "time.",
+        )
+        self.invariants_checked_at = self._gauge(
+            "ti_invariants_checked_timestamp_seconds",
+            "When this process last came to the end of checking all accounts, as Unix time.",
         )
 
     def _count_execution(self) -> None:

@@ -154,6 +154,10 @@ class VersionTerms(FrozenStruct, kw_only=True):
     trail_bps: int | None = None
     time_in_force: TimeInForce = TimeInForce.DAY
 
+    @property
+    def is_trailing(self) -> bool:
+        return self.trail_amount is not None or self.trail_bps is not None
+
 
 def terms_of(version: VersionTerms) -> dict[str, Any]:
     """The terms alone, by name."""

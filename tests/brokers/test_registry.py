@@ -2,7 +2,10 @@
 nothing."""
 
 import json
-from collections.abc import Sequence
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
 from io import StringIO
 from pathlib import Path
 
@@ -10,11 +13,18 @@ import pytest
 
 from tests.brokers.fix.venue import write_profile
 from tests.conftest import Urls
-from tests.platform import serving
+from tests.platform import environment, serving
 from trading_intents.brokers.fix.broker import read_venue
-from trading_intents.brokers.port import Capabilities
-from trading_intents.brokers.registry import Registry, broker_commands, installed_brokers
+from trading_intents.brokers.port import ENTRY_POINT_GROUP, Capabilities
+from trading_intents.brokers.registry import (
+    Registry,
+    broker_command_groups,
+    installed_brokers,
+    unknown_settings,
+)
+from trading_intents.config import PREFIX, owner_of
 from trading_intents.errors import StartupRefused
+from trading_intents.secret import Secret
 from trading_intents.telemetry import make_log
 from trading_intents.testing.broker_cards import CARDS
 from trading_intents.testing.broker_suite import Card
@@ -22,7 +32,7 @@ from trading_intents.testing.broker_suite import Card
 GOOD = """
 from dataclasses import replace
 from tests.installed.remote_broker import CAPABILITIES, connect
-from trading_intents.brokers.port import Capabilities, Integration
+from trading_intents.brokers.port import Capabilities, Integration, Integrations, Setting
 
 def named(name, **changes):
     return Integration(name, replace(CAPABILITIES, name=name, **changes), connect)
@@ -34,10 +44,16 @@ WRONG_TYPE = named("wrong_type", routes=("NOWHERE",))
 NUMBER = 7
 COMMANDS = {"log": named}
 
-def several(settings):
+def made(settings):
     yield named("first")
-    yield named("second")
+    yield replace(named("second"), settings=(Setting(name="SECOND_URL", meaning="Its own."),))
     raise ValueError(f"the third is wrong: {settings}")
+
+SETTINGS = (
+    Setting(name="SEVERAL_X", meaning="A number.", default="7"),
+    Setting(name="SEVERAL_TOKEN", meaning="A secret.", is_secret=True),
+)
+several = Integrations(made, SETTINGS)
 """
 BROKEN = {
     "missing_module": "no_such_module:X",
@@ -70,12 +86,20 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def discover() -> tuple[Registry, dict[str, str]]:
+def discover(**variables: str) -> tuple[Registry, dict[str, str]]:
     """The brokers that are found, and the reasons why others were left out."""
     out = StringIO()
-    registry = installed_brokers(make_log("error", out), lambda name: {f"{name.upper()}_X": "1"})
+    secrets = {name: Secret(value) for name, value in variables.items()}
+    registry = installed_brokers(make_log("error", out), secrets)
+    registry.all()
     lines = [json.loads(line) for line in out.getvalue().splitlines()]
     return registry, {line["broker"]: line["reason"] for line in lines}
+
+
+def run_anew(environ: Mapping[str, str], *command: str) -> subprocess.CompletedProcess[str]:
+    """By an interpreter that has imported nothing, nor looked for packages."""
+    arguments = [sys.executable, "-m", "trading_intents", *command]
+    return subprocess.run(arguments, env=environ, capture_output=True, text=True, check=False)
 
 
 def test_our_own_brokers_are_installed_ones() -> None:
@@ -92,9 +116,9 @@ def test_a_broken_integration_is_logged_and_left_out(
 ) -> None:
     ours = installed_brokers(make_log("error")).find("paper")
     monkeypatch.syspath_prepend(str(folder))
-    registry, left_out = discover()
+    registry, left_out = discover(SEVERAL_X="1")
     assert left_out.keys() == BROKEN.keys() | {"several"}
-    assert "the third is wrong: {'SEVERAL_X': '1'}" in left_out["several"]
+    assert "the third is wrong: {'SEVERAL_X': '1', 'SEVERAL_TOKEN': ''}" in left_out["several"]
     assert "on purpose" in left_out["crashing"]
     assert [each.name for each in registry.all()] == ["acme", "alpaca", "first", "paper", "second"]
     assert registry.find("paper") == ours, "another's broker replaced ours"
@@ -103,22 +127,99 @@ def test_a_broken_integration_is_logged_and_left_out(
     assert integration.capabilities == registry.find("acme")
 
 
-def test_commands_of_a_broken_integration_are_logged_and_left_out(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+def test_commands_are_loaded_when_one_is_asked_for(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours = broker_commands(make_log("error"))["fix"]
+    ours = broker_command_groups(make_log("error"))["fix"]
     out = StringIO()
     monkeypatch.syspath_prepend(str(folder))
-    found = broker_commands(make_log("error", out))
-    assert {name: list(commands) for name, commands in found.items()} == {
-        "fix": ["log", "reset"],
-        "acme": ["log"],
+    found = broker_command_groups(make_log("error", out))
+    assert set(found) == {"fix", "acme", "crashing"}
+    assert found["fix"] == ours, "another's command replaced ours"
+    assert [json.loads(line)["broker"] for line in out.getvalue().splitlines()] == ["fix"]
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    environ = environment(tmp_path / "data", {})
+    assert "Sessions with CRASHING venues" in run_anew(environ, "--help").stdout
+    broken = run_anew(environ, "crashing", "log")
+    assert broken.returncode == 1
+    assert "crashing:X cannot be loaded: RuntimeError: on purpose" in broken.stderr
+    assert "reset" in run_anew(environ, "fix", "--help").stdout
+
+
+def test_an_integration_is_imported_when_it_is_used(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("third_party", "crashing"):
+        (folder / f"{module}.py").write_text("import sys; print('imported', file=sys.stderr)")
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    settings = {"ACME_URL": "https://acme", "ACNE_URL": "https://acme"}
+    done = run_anew(environment(tmp_path / "data", settings), "admin", "--help")
+    assert done.returncode == 0, done
+    done = run_anew(environment(tmp_path / "data", settings), "vault", "rotate")
+    assert "imported" not in done.stderr, done
+    assert "ACNE_URL" in done.stderr
+    assert "ACME_URL" not in done.stderr, "it is for the integration to know"
+
+
+def test_settings_go_to_the_integration_that_declares_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(folder))
+    variables = {"SEVERAL_TOKEN": "t", "SECOND_URL": "u", "ACME_URL": "a", "PAPER_SEED": "9"}
+    registry, _ = discover(**variables)
+    assert registry.settings_of("first") == {"SEVERAL_X": "7", "SEVERAL_TOKEN": "t"}
+    shared = registry.settings_of("first")
+    assert registry.settings_of("second") == {"SECOND_URL": "u"} | shared
+    # Passed on, and called unknown, as it may be mistyped.
+    assert registry.settings_of("acme") == {"ACME_URL": "a"}
+    assert registry.settings_of("paper") == {
+        "PAPER_CASH": "1000000",
+        "PAPER_MAX_OPEN_ORDERS": "1000",
+        "PAPER_SEED": "9",
     }
-    assert found["fix"] is ours, "another's command replaced ours"
-    assert [json.loads(line)["broker"] for line in out.getvalue().splitlines()] == [
-        "crashing",
-        "fix",
-    ]
+
+
+def test_a_setting_that_its_integration_does_not_declare_is_unknown(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(folder))
+    variables = ("SEVERAL_X", "SEVERAL_Y", "ACME_URL", "PAPER_SEDE", "HTTP_PORT", "CRASHING_X")
+    assert unknown_settings(dict.fromkeys(variables, Secret("hidden"))) == {
+        f"{PREFIX}SEVERAL_Y": f"{PREFIX}SEVERAL_X",
+        f"{PREFIX}ACME_URL": "",
+        f"{PREFIX}PAPER_SEDE": f"{PREFIX}PAPER_SEED",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PAPER_SEED", "many"),
+        ("PAPER_CASH", "-1"),
+        ("PAPER_MAX_OPEN_ORDERS", "1.5"),
+        ("PAPER_SEED", "٨٠"),
+        ("ALPACA_PAPER_URL", "http://alpaca.example"),
+        ("ALPACA_LIVE_URL", "https://user:hidden@alpaca.example"),
+    ],
+)
+def test_a_wrong_setting_of_ours_is_refused_by_its_name(name: str, value: str) -> None:
+    with pytest.raises(StartupRefused) as caught:
+        discover(**{name: value})
+    assert caught.value.detail.startswith(f"{PREFIX}{name}: ")
+    assert value not in caught.value.detail
+
+
+def test_every_setting_of_ours_says_what_it_means() -> None:
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        for each in point.load().settings:
+            assert each.meaning.endswith(".")
+            assert each.name.startswith(f"{point.name.upper()}_")
+
+
+def test_integrations_names_may_begin_with_each_others() -> None:
+    assert owner_of("MY_BROKER_URL", ["my", "my_broker"]) == "my_broker"
+    assert owner_of("MY_URL", ["my", "my_broker"]) == "my"
+    assert owner_of("MYSELF", ["my", "my_broker"]) is None
 
 
 def test_an_installation_without_our_own_broker_says_what_to_do(
@@ -126,7 +227,7 @@ def test_an_installation_without_our_own_broker_says_what_to_do(
 ) -> None:
     monkeypatch.setattr("trading_intents.brokers.registry.entry_points", lambda group: ())
     with pytest.raises(StartupRefused, match="install it again"):
-        installed_brokers(make_log("error"))
+        installed_brokers(make_log("error")).all()
 
 
 async def test_an_installed_package_adds_a_broker(

@@ -136,6 +136,10 @@ OTHERS: list[tuple[str, tuple[Change, Change]]] = [
             lambda it: it.metrics.lost_orders.set(0),
         ),
     ),
+    (
+        "TradingIntentsExecutionAlert",
+        (lambda it: it.metrics.alert("order_forgotten"), lambda it: None),
+    ),
 ]
 
 

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -21,7 +20,6 @@ from trading_intents.brokers.paper.venue.simulation import PaperSimulation
 from trading_intents.brokers.port import Integration
 from trading_intents.brokers.registry import Registry
 from trading_intents.clock import Clock, SystemClock
-from trading_intents.config import Settings, broker_settings
 from trading_intents.execution.service import Execution
 from trading_intents.ids import id_maker, id_text_maker
 from trading_intents.intents.model import Cancel, Create, Replace, Spec, Submission
@@ -302,7 +300,6 @@ async def executing(
             context=worker_context,
             brokers=brokers,
             vault=OpenVault(),
-            settings=partial(broker_settings, Settings()),
             signals=signals,
             make_id=id_maker(clock),
             max_age_millis=max_age_millis,

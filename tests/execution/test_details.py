@@ -1,12 +1,14 @@
 """The `detail` of an order: the broker's words, or the cause that kept it from being sent."""
 
+import dataclasses
+
 import pytest
 
 from tests.conftest import Urls
 from tests.execution.arranged import make_older, set_credential
 from tests.execution.in_process_execution import executing, open_in_process
 from tests.fakes import Act, FakeVenue, VenueSession
-from trading_intents.brokers.port import CommandResult, OrderTicket, Outcome
+from trading_intents.brokers.port import CommandResult, OrderTicket, Outcome, Setting
 
 SECRET = "s3cr3t-of-the-account"
 
@@ -60,13 +62,31 @@ async def test_an_order_that_was_tried_too_often_says_what_failed(urls: Urls) ->
         assert (order["reason"], order["detail"]) == ("not_delivered", "scripted")
 
 
+async def refuse(self: VenueSession, ticket: OrderTicket, deadline: float) -> CommandResult:
+    text = f"{SECRET} may\nnot\0 " + "x" * 1_000
+    return CommandResult(outcome=Outcome.REJECTED, code="no", message=text)
+
+
+async def test_a_secret_setting_of_an_integration_is_not_shown(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(VenueSession, "submit", refuse)
+    async with open_in_process(urls) as in_process:
+        settings = (
+            Setting(name="PAPER_TOKEN", meaning="Secret.", default=SECRET, is_secret=True),
+            Setting(name="PAPER_WORD", meaning="None.", default="may not"),
+        )
+        integration = dataclasses.replace(in_process.venue.integration, settings=settings)
+        async with executing(in_process, integration=integration):
+            order = await in_process.until_status(await in_process.create(), "REJECTED")
+            assert order["detail"] == "*** may?not? " + "x" * 487
+        context = in_process.venue.contexts[-1]
+        assert context.settings == {"PAPER_TOKEN": SECRET, "PAPER_WORD": "may not"}
+
+
 async def test_a_text_is_one_short_line_without_secrets(
     urls: Urls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def refuse(self: VenueSession, ticket: OrderTicket, deadline: float) -> CommandResult:
-        text = f"{SECRET} may\nnot\0 " + "x" * 1_000
-        return CommandResult(outcome=Outcome.REJECTED, code="no", message=text)
-
     monkeypatch.setattr(VenueSession, "submit", refuse)
     async with open_in_process(
         urls, venue=FakeVenue("paper", credential_fields=("token",))

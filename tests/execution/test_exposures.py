@@ -14,7 +14,7 @@ from tests.execution.recorded_orders import Books, Sent, fill, limit, open_books
 from tests.waiting import COUNT_BLOCKED, eventually_async
 from trading_intents.brokers.port import EventKind as E
 from trading_intents.clock import SystemClock
-from trading_intents.controls.limits.upkeep import CHECK_SECONDS, ExposureCheck
+from trading_intents.execution.checking.invariants import CHECK_SECONDS, InvariantCheck
 from trading_intents.orders.facts import FactKind as F
 from trading_intents.storage.database import Database
 from trading_intents.telemetry import Metrics, make_log
@@ -87,7 +87,7 @@ class Check:
         self.metrics = Metrics()
         self.log = StringIO()
         log = make_log("error", self.log)
-        self._check = ExposureCheck(database.worker, SystemClock(), self.metrics, log)
+        self._check = InvariantCheck(database.worker, SystemClock(), self.metrics, log)
 
     async def run(self) -> float:
         """Through all accounts; how many alerts there were so far."""

@@ -1,7 +1,7 @@
 """An error of an adapter ends its session, is logged, and is followed by another session."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -21,6 +21,7 @@ from trading_intents.brokers.port import (
     IntegrationContext,
     Lookup,
     OrderTicket,
+    SentOrder,
     StreamGap,
 )
 from trading_intents.telemetry import Metrics
@@ -58,20 +59,18 @@ class CancelledSession(VenueSession):
         await self._meet("open")
         await super().open()
 
-    async def snapshot(self, since: datetime) -> AccountSnapshot:
+    async def snapshot(self, since: datetime, open_orders: Sequence[SentOrder]) -> AccountSnapshot:
         await self._meet("snapshot")
-        return await super().snapshot(since)
+        return await super().snapshot(since, open_orders)
 
     async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         result = await super().submit(ticket, deadline)
         await self._meet("submit")
         return result
 
-    async def lookup(
-        self, client_order_id: str, broker_order_id: str | None, deadline: float
-    ) -> Lookup:
+    async def lookup(self, sent: SentOrder, deadline: float) -> Lookup:
         await self._meet("lookup")
-        return await super().lookup(client_order_id, broker_order_id, deadline)
+        return await super().lookup(sent, deadline)
 
     async def events(self) -> AsyncIterator[BrokerEvent | BrokerBalance | StreamGap]:
         await self._meet("events")

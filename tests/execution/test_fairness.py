@@ -18,7 +18,13 @@ from tests.execution.in_process_execution import (
 )
 from tests.fakes import Act, FakeVenue, VenueSession
 from tests.intents.in_process_writer import add_account
-from trading_intents.brokers.port import CommandResult, IntegrationContext, Lookup, OrderTicket
+from trading_intents.brokers.port import (
+    CommandResult,
+    IntegrationContext,
+    Lookup,
+    OrderTicket,
+    SentOrder,
+)
 from trading_intents.execution.dispatcher import MAX_IN_FLIGHT
 from trading_intents.execution.reconciler import MAX_LOOKUPS
 from trading_intents.execution.sessions.event_reader import MAX_OPENING
@@ -54,13 +60,11 @@ class SlowSession(VenueSession):
             await self._delay(self._venue)
         return await super().submit(ticket, deadline)
 
-    async def lookup(
-        self, client_order_id: str, broker_order_id: str | None, deadline: float
-    ) -> Lookup:
+    async def lookup(self, sent: SentOrder, deadline: float) -> Lookup:
         assert isinstance(self._venue, SlowVenue)
         if self.account_id in self._venue.slow_lookups:
             await self._delay(self._venue)
-        return await super().lookup(client_order_id, broker_order_id, deadline)
+        return await super().lookup(sent, deadline)
 
     async def _delay(self, venue: SlowVenue) -> None:
         venue.under_way += 1

@@ -86,15 +86,18 @@ async def check_worked(in_process: InProcessExecution, execution: Execution) -> 
     await in_process.until_status(intent, "CANCELLED")
 
 
-async def test_a_worker_is_woken_for_the_organizations_of_its_accounts(urls: Urls) -> None:
-    async with open_in_process(urls) as in_process, executing(in_process) as execution:
-        organization = str(in_process.in_process_writer.organization)
+async def test_a_worker_is_woken_for_the_accounts_that_it_has_leased(urls: Urls) -> None:
+    async with open_in_process(urls, accounts=2) as in_process, executing(in_process) as execution:
         leases = execution.leases
-        await in_process.until_true(lambda: len(leases.sessions) == 1)
-        assert [leases.has_organization(each) for each in (organization, str(uuid4()))] == [
-            True,
-            False,
-        ]
+        await in_process.until_true(lambda: len(leases.sessions) == 2)
+        one, other = (str(each) for each in in_process.in_process_writer.accounts)
+        assert [leases.has_account(each) for each in (one, str(uuid4()))] == [True, False]
+        lanes = {session.account_text: session.lane for session in leases.sessions.values()}
+        for names in ((one,), ()):
+            for lane in lanes.values():
+                lane.is_woken = False
+            leases.wake_lanes(*names)
+            assert (lanes[one].is_woken, lanes[other].is_woken) == (True, not names)
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from itertools import permutations
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -114,7 +114,8 @@ async def test_an_entry_that_never_arrived_ends_its_legs(
         reported(E.ACCEPTED, orders[0], at=4), reported(E.ACCEPTED, orders[2], at=5)
     )
     assert await shown(books, orders) == ["NEW resurrected"] * 3
-    assert [order.view.is_unwanted for order in recorded.orders.values()] == [True, False, False]
+    views = [recorded.view_of(UUID(order_id)) for order_id in recorded.orders]
+    assert [view.is_unwanted for view in views] == [True, False, False]
 
 
 async def test_an_entry_that_ends_unfilled_ends_its_legs_until_a_late_fill(books: Books) -> None:

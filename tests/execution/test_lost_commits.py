@@ -81,7 +81,7 @@ async def test_a_worker_that_was_stopped_while_it_claimed_may_be_stopped_again(u
         async with holder.transaction():
             await holder.execute("LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE")
             # How a claim begins: the server shows no more than a thousand characters of it.
-            claiming = "wait_event_type = 'Lock' AND query LIKE '%WITH RECURSIVE busy%'"
+            claiming = "wait_event_type = 'Lock' AND query LIKE '%WITH asked AS MATERIALIZED%'"
             here = f"{claiming} AND datname = current_database()"
             await until_found(in_process, f"SELECT count(*) > 0 FROM pg_stat_activity WHERE {here}")
             await execution.stop(0)

@@ -10,7 +10,7 @@ from tests.conftest import Urls
 from tests.execution.arranged import alerts, make_older, prove_absent, until_missed
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
 from tests.fakes import Act, FakeVenue, VenueSession
-from trading_intents.brokers.port import IntegrationContext, Lookup
+from trading_intents.brokers.port import IntegrationContext, Lookup, SentOrder
 from trading_intents.execution.model import PROOF_SECONDS
 from trading_intents.telemetry import Metrics
 
@@ -158,10 +158,8 @@ class HeldVenue(FakeVenue):
 
 
 class HeldSession(VenueSession):
-    async def lookup(
-        self, client_order_id: str, broker_order_id: str | None, deadline: float
-    ) -> Lookup:
-        found = await super().lookup(client_order_id, broker_order_id, deadline)
+    async def lookup(self, sent: SentOrder, deadline: float) -> Lookup:
+        found = await super().lookup(sent, deadline)
         assert isinstance(self._venue, HeldVenue)
         await self._venue.notify_committed.wait()
         return found

@@ -2,6 +2,7 @@
 them."""
 
 import asyncio
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -17,7 +18,7 @@ from tests.execution.in_process_execution import (
 )
 from tests.fakes import Act, FakeVenue, VenueSession
 from trading_intents.brokers.paper.broker import INTEGRATION
-from trading_intents.brokers.port import AccountSnapshot, EventKind, IntegrationContext
+from trading_intents.brokers.port import AccountSnapshot, EventKind, IntegrationContext, SentOrder
 from trading_intents.clock import SystemClock
 from trading_intents.execution.service import Execution
 from trading_intents.execution.sessions import session, store
@@ -104,13 +105,13 @@ class HangingVenue(FakeVenue):
 
 
 class HangingSession(VenueSession):
-    async def snapshot(self, since: datetime) -> AccountSnapshot:
+    async def snapshot(self, since: datetime, open_orders: Sequence[SentOrder]) -> AccountSnapshot:
         assert isinstance(self._venue, HangingVenue)
         self._venue.asked.append(self.account_id)
         if self._venue.hanging == self.account_id:
             self._venue.failed_snapshots += 1
             await asyncio.Event().wait()
-        return await super().snapshot(since)
+        return await super().snapshot(since, open_orders)
 
 
 async def test_a_broker_that_answers_no_snapshot_delays_no_other_accounts_reconcile(

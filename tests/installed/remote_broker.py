@@ -2,7 +2,7 @@
 cannot be reached. The folder is on the path of every platform that a test starts, as if the package
 were installed."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 
 from trading_intents.brokers.port import (
@@ -17,6 +17,7 @@ from trading_intents.brokers.port import (
     LookupUnknown,
     OrderTicket,
     Outcome,
+    SentOrder,
     StreamGap,
 )
 from trading_intents.trading import Environment, OrderKind, RouteStrategy, TimeInForce
@@ -59,9 +60,7 @@ class RemoteBroker:
     async def cancel(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         return CommandResult(outcome=Outcome.NOT_SENT, message=AWAY)
 
-    async def lookup(
-        self, client_order_id: str, broker_order_id: str | None, deadline: float
-    ) -> Lookup:
+    async def lookup(self, order: SentOrder, deadline: float) -> Lookup:
         return LookupUnknown(AWAY)
 
     async def events(self) -> AsyncIterator[BrokerEvent | StreamGap]:
@@ -69,7 +68,7 @@ class RemoteBroker:
         for event in none:
             yield event
 
-    async def snapshot(self, since: datetime) -> AccountSnapshot:
+    async def snapshot(self, since: datetime, open_orders: Sequence[SentOrder]) -> AccountSnapshot:
         raise BrokerUnavailable(AWAY)
 
     async def close(self) -> None:

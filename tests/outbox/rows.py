@@ -2,17 +2,19 @@
 waiting."""
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 
 from trading_intents.ids import OrganizationId
-from trading_intents.outbox.intents_queue import FIRST_LANE, claim_by_lane
+from trading_intents.outbox.intents_queue import FIRST_LANE, claim_by_lane, parse_seen
+from trading_intents.outbox.lanes import LaneRequest, SeenRow
 from trading_intents.outbox.model import ClaimedRow, NewRow, OutboxEventType, Queue
 from trading_intents.outbox.queue import claim, put
 from trading_intents.storage.database import Pool
+from trading_intents.storage.pipeline import Reply, Statement
 
 LIMIT = 10
 TYPES = list(OutboxEventType)
@@ -55,20 +57,41 @@ async def claim_rows(
 async def claim_intents(
     pool: Pool, free_slots: Mapping[UUID, int], limit: int = 100, after_lane: UUID | None = None
 ) -> list[tuple[UUID, int]]:
-    """The lanes and ids of the claimed rows, in the order of the ids."""
+    """The lanes and ids of the claimed rows, in the order of the ids; lanes are read as a whole."""
     token = uuid.uuid4()
-    claiming = claim_by_lane(
-        {str(lane): free for lane, free in free_slots.items()}, "true", limit, LIMIT, token
-    )
-    async with pool.transaction(plans="by_key") as tx:
-        lanes = list(free_slots)
-        slots = list(free_slots.values())
-        after = after_lane or UUID(FIRST_LANE)
-        await tx.execute(claiming.sql, lanes, slots, limit, LIMIT, token, after, [])
+    requests = [LaneRequest(lane=str(lane), slots=free) for lane, free in free_slots.items()]
+    after = FIRST_LANE if after_lane is None else str(after_lane)
+    await claim_lanes(pool, requests, limit, token, after_lane=after)
+    async with pool.transaction() as tx:
         rows = await tx.fetch(
             "SELECT lane, id FROM outbox WHERE claim_token = $1 ORDER BY id", token
         )
     return [(row["lane"], row["id"]) for row in rows]
+
+
+async def claim_lanes(
+    pool: Pool,
+    requests: Sequence[LaneRequest],
+    limit: int,
+    token: UUID | None = None,
+    **known: Any,
+) -> list[SeenRow]:
+    """The rows that a claim has seen."""
+    claiming = claim_by_lane(requests, limit, LIMIT, token or uuid.uuid4(), **known)
+    async with pool.transaction(plans="by_key") as tx:
+        rows = await tx.fetch(claiming.sql, *values_of(claiming))
+    return parse_seen(Reply("", [tuple(row.values()) for row in rows]))
+
+
+def values_of(claiming: Statement) -> list[Any]:
+    """Its arguments, of which a pipeline sends texts."""
+    return [_value_of(str(argument)) for argument in claiming.arguments]
+
+
+def _value_of(text: str) -> Any:
+    if text.startswith("{"):
+        return [_value_of(each) for each in text[1:-1].split(",") if each]
+    return int(text) if text.isdigit() else UUID(text)
 
 
 class Table:

@@ -24,7 +24,7 @@ class Bell:
         self.rings = 0
         self.rung = asyncio.Event()
 
-    def ring(self) -> None:
+    def ring(self, *_: str) -> None:
         self.rings += 1
         self.rung.set()
 

@@ -1,7 +1,7 @@
 """The interface of a broker integration: its calls, its answers, and its capabilities. An adapter
 only translates: it never sends twice, never decides an order's status, and never shows a secret."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -98,6 +98,18 @@ class OrderTicket(VersionTerms, kw_only=True, omit_defaults=True):
     legs: tuple[LegTicket, ...] = ()  # of a submit
     # In monotonic seconds, as a deadline; None: a CANCEL, which is never stale.
     not_after: float | None = None
+
+
+class SentOrder(FrozenStruct, kw_only=True):
+    """An order of ours, with all that a venue may want to hear before it finds it. A look-up goes
+    by the client order id, which may be that of a REPLACE."""
+
+    client_order_id: str
+    broker_order_id: str | None = None
+    symbol: Symbol
+    side: OrderSide
+    kind: OrderKind
+    quantity: Decimal
 
 
 class BrokerEvent(FrozenStruct, kw_only=True, omit_defaults=True):
@@ -355,9 +367,7 @@ class BrokerAdapter(Protocol):
 
     async def cancel(self, ticket: OrderTicket, deadline: float) -> CommandResult: ...
 
-    async def lookup(
-        self, client_order_id: str, broker_order_id: str | None, deadline: float
-    ) -> Lookup:
+    async def lookup(self, order: SentOrder, deadline: float) -> Lookup:
         """Gives Absent only when the broker said so, or the command was provably never sent, else
         LookupUnknown."""
 
@@ -365,10 +375,11 @@ class BrokerAdapter(Protocol):
         """Ends with the connection. Never drops an event silently: a StreamGap says so. A balance
         comes after the events that changed it, as often as the venue reports it."""
 
-    async def snapshot(self, since: datetime) -> AccountSnapshot:
-        """Gives every open order, and every execution from `since` on. BrokerUnavailable rather
-        than a part of it, AuthFailed if the credential is refused. `doctor` asks for one without
-        `open`: where that is not possible, BrokerUnavailable."""
+    async def snapshot(self, since: datetime, open_orders: Sequence[SentOrder]) -> AccountSnapshot:
+        """Gives every open order, and every execution from `since` on; `open_orders` are those that
+        we know, at a venue that asks for their symbols. BrokerUnavailable rather than a part of it,
+        AuthFailed if the credential is refused. `doctor` asks for one without `open`, and knows no
+        orders: where that is not possible, BrokerUnavailable."""
 
     async def close(self) -> None: ...
 
@@ -391,11 +402,10 @@ class BrokerAccount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntegrationContext:
-    """All that an integration gets of us. `settings` are those that start with its name, such as
-    PAPER_SEED;
-    `database` is for its own tables and no others; `signals` wakes it when another process changed
-    those. All sessions of the integration in this process have one `shared`; `open_transactions`
-    gives a connection for group commits."""
+    """All that an integration gets of us. `settings` are those that it declares, such as
+    PAPER_SEED, and all others that start with its name; `database` is for its own tables and no
+    others; `signals` wakes it when another process changed those. All sessions of the integration
+    in this process have one `shared`; `open_transactions` gives a connection for group commits."""
 
     account: BrokerAccount
     secrets: Mapping[str, Secret]
@@ -435,6 +445,18 @@ class Simulation(Protocol):
         """The account's balance now. None: it was never opened there."""
 
 
+class Setting(FrozenStruct, kw_only=True):
+    """A variable TRADING_INTENTS_<name> of an integration, whose name the setting's begins with.
+    One whose value is not valid is refused by its `rule`."""
+
+    name: str
+    meaning: str
+    default: str = ""
+    is_secret: bool = False  # it is shown nowhere
+    rule: str = ""
+    is_valid: Callable[[str], object] = lambda _: True
+
+
 @dataclass(frozen=True, slots=True)
 class Integration:
     """An integration, as an entry point of the group `trading_intents.brokers` names it. `connect`
@@ -445,9 +467,19 @@ class Integration:
     capabilities: Capabilities
     connect: Callable[[IntegrationContext], BrokerAdapter]
     simulate: Callable[[Mapping[str, str]], Simulation] | None = None
+    settings: tuple[Setting, ...] = ()
 
     def __post_init__(self) -> None:
         assert self.name == self.capabilities.name
+
+
+@dataclass(frozen=True, slots=True)
+class Integrations:
+    """An entry point that makes several integrations of any names from its settings, which each of
+    them is handed too."""
+
+    make: Callable[[Mapping[str, str]], Iterable[Integration]]
+    settings: tuple[Setting, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from trading_intents.brokers.port import (
     Outcome,
 )
 from trading_intents.brokers.sanitizing import cause_of, host_of
+from trading_intents.config import PLAIN_URL, is_plain_url
 from trading_intents.trading import FrozenStruct
 
 TIMEOUT = httpx.Timeout(3.0, connect=1.0, pool=0.5)
@@ -33,12 +34,22 @@ NEVER_REACHED = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 CALL_SECONDS = 3.5
 MAX_ANSWER_BYTES = 16 << 20
 MAX_REMEMBERED = 20_000
+LIMITED = frozenset({418, 429})  # nothing was done
+BACK_OFF = LIMITED | {503}  # whose Retry-After is obeyed
+MAX_RETRY_AFTER_SECONDS = 3 * 86_400.0  # the longest ban that venues announce
 MIN_SKEW = timedelta(seconds=2)  # less cannot be distinguished from the time that an answer takes
 
 QUOTES = ("USDT", "USDC", "USD", "BTC")  # that coins are traded for
 
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 T = TypeVar("T")
+
+
+def url_setting(name: str, meaning: str, default: str) -> port.Setting:
+    """A venue's address, over which nobody else can read and change orders."""
+    return port.Setting(
+        name=name, meaning=meaning, default=default, rule=PLAIN_URL, is_valid=is_plain_url
+    )
 
 
 class NotSent(BrokerUnavailable):
@@ -169,7 +180,7 @@ class Refusal(FrozenStruct, kw_only=True):
 
 
 class RestAnswer(NamedTuple):
-    """An answer that was read whole, and is neither 401, 429 nor a server's error."""
+    """An answer that was read whole, and is neither 401, 418, 429 nor a server's error."""
 
     status: int
     body: bytes
@@ -194,15 +205,22 @@ class RestAnswer(NamedTuple):
 class RequestBudget:
     """The requests that a credential may still make in this minute, of all its accounts in this
     process together: by the broker's count where its answers have one (`X-RateLimit-Remaining`,
-    `-Reset`). A tenth is kept for CANCELs."""
+    `-Reset`). A tenth is kept for CANCELs. Before the end of a Retry-After there is none, for
+    CANCELs neither: venues ban those who do not wait."""
 
     def __init__(self, per_minute: int) -> None:
         self._per_minute = per_minute
         self._left = per_minute
         self._resets_seconds = 0.0
+        self._barred_until_seconds = 0.0
+
+    def barred_seconds(self, now_seconds: float) -> int:
+        return max(0, ceil(self._barred_until_seconds - now_seconds))
 
     def take(self, is_cancel: bool, now_seconds: float) -> int:
         """Takes a request, or gives the seconds until one may be free."""
+        if barred_seconds := self.barred_seconds(now_seconds):
+            return barred_seconds
         if now_seconds >= self._resets_seconds:
             self._left = self._per_minute
             self._resets_seconds = now_seconds + 60
@@ -214,13 +232,28 @@ class RequestBudget:
     def learn(
         self, status: int, headers: Mapping[str, str], now_seconds: float, unix_seconds: float
     ) -> None:
-        """A 429 that does not say until when is over after a second."""
+        """A limit that does not say until when is over after a second. `unix_seconds` is by the
+        broker's clock."""
+        if status in BACK_OFF:
+            retry_after = _retry_after_seconds(headers.get("retry-after", ""), unix_seconds)
+            until_seconds = now_seconds + min(retry_after, MAX_RETRY_AFTER_SECONDS)
+            self._barred_until_seconds = max(self._barred_until_seconds, until_seconds)
         reset = headers.get("x-ratelimit-reset", "")
         left = headers.get("x-ratelimit-remaining", "")
-        if status == 429 or (reset.isdecimal() and left.isdecimal()):
+        is_limit = status in LIMITED
+        if is_limit or (reset.isdecimal() and left.isdecimal()):
             seconds = int(reset) - unix_seconds if reset.isdecimal() else 1.0
             self._resets_seconds = now_seconds + min(60.0, max(1.0, seconds))
-            self._left = 0 if status == 429 else int(left)
+            self._left = 0 if is_limit else int(left)
+
+
+def _retry_after_seconds(text: str, unix_seconds: float) -> float:
+    """Reads a Retry-After, which has seconds or a date; gives 0 if it has neither."""
+    with contextlib.suppress(ValueError):
+        if text.isdecimal():
+            return int(text)
+        return max(0.0, parsedate_to_datetime(text).timestamp() - unix_seconds)
+    return 0
 
 
 def _digest(data: bytes) -> str:
@@ -323,6 +356,11 @@ class RestClient:
     def deadline(self, seconds: float = CALL_SECONDS) -> float:
         return self._clock.monotonic() + seconds
 
+    @property
+    def barred_seconds(self) -> int:
+        """The seconds for which the broker wants to be left alone, by streams too."""
+        return self._budget.barred_seconds(self._clock.monotonic())
+
     async def ask(
         self, method: str, path: str, deadline: float, is_cancel: bool = False, **content: Any
     ) -> RestAnswer:
@@ -365,10 +403,10 @@ class RestClient:
             date = parsedate_to_datetime(response.headers.get("date", ""))
             skew = date - max(began, min(date, now))  # between the two no clock is off
             self.skew = skew if abs(skew) > MIN_SKEW else timedelta()
-        self._budget.learn(status, response.headers, now_seconds, now.timestamp())
+        self._budget.learn(status, response.headers, now_seconds, self.now().timestamp())
         if status == 401:
             raise AuthFailed("the broker refuses the credential")
-        if status == 429:
+        if status in LIMITED:
             raise NotSent(
                 "the broker's rate limit is reached", self._budget.take(True, now_seconds)
             )

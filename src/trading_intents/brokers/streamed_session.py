@@ -67,6 +67,8 @@ class StreamedSession:
 
     async def _open_stream(self) -> StreamGap | None:
         """Gives the reason if there is none to be had."""
+        if barred_seconds := self._client.barred_seconds:
+            return StreamGap(f"the broker takes no request for {barred_seconds} s")
         try:
             async with asyncio.timeout(SUBSCRIBE_SECONDS):
                 url = f"{self._client.url}{self._path}"

@@ -3,7 +3,7 @@ each is sent once, and the recorder writes its answer."""
 
 import asyncio
 import contextlib
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,16 +19,17 @@ from trading_intents.execution import claims, model
 from trading_intents.execution.claimed import claimed_row, marked_commands, send_context
 from trading_intents.execution.claims import ClaimedCommand
 from trading_intents.execution.recorder import CANCEL, Recorder, RecorderEntry
-from trading_intents.execution.sessions.leases import Claimable, Leases
+from trading_intents.execution.sessions.claimable import Claimable
+from trading_intents.execution.sessions.leases import Leases
 from trading_intents.execution.sessions.session import BrokerSession
 from trading_intents.ids import IdMaker, id_text
 from trading_intents.loops import Pacer, Wakeup, finish_tasks, repeat, start_loop
 from trading_intents.orders.facts import CommandKind, FactKind, client_order_id
 from trading_intents.orders.ledger.recording import answer_facts
-from trading_intents.orders.model import OrderState
 from trading_intents.outbox import intents_queue as queue
 from trading_intents.outbox import model as outbox
-from trading_intents.outbox.model import HANDLER_SECONDS, ClaimedRow
+from trading_intents.outbox.lanes import SeenRow
+from trading_intents.outbox.model import HANDLER_SECONDS, ClaimedRow, Status
 from trading_intents.outbox.outcomes import ENDED, log_failures, reason_of
 from trading_intents.outbox.queue import FailedAttempt, releasing
 from trading_intents.outbox.worker import WorkerContext
@@ -44,7 +45,6 @@ from trading_intents.trading import FrozenStruct
 
 POLL_SECONDS = 1.0
 MAX_BATCH = 256
-NO_ROOM = -1  # instead of a wake-up count: the claim was limited
 # Commands that are claimed and not recorded yet are no more than were recorded in the last
 # RECORDED_SECONDS, so that none waits much longer than that. With a smaller minimum, brokers that
 # take longer than SLOW_SECONDS would leave no room to others meanwhile.
@@ -73,19 +73,16 @@ class Decided(FrozenStruct):
 @dataclass(slots=True, kw_only=True)
 class ClaimedBatch:
     """The commands of one claim: those that go on, and those that are claimed again after so many
-    seconds, by their rows. `wakes` is the wake-up count at the claim."""
+    seconds."""
 
     token: UUID
     since_seconds: float
-    wakes: int
     going: list[Decided] = field(default_factory=list)
-    held: dict[int, float] = field(default_factory=dict)
-    counts: Counter[str] = field(default_factory=Counter)  # of each lane's commands
+    held: list[tuple[Decided, float]] = field(default_factory=list)
 
     def add(self, decided: Decided) -> None:
-        self.counts[decided.command.account_id] += 1
         if isinstance(decided.decision, model.Hold):
-            self.held[decided.command.row_id] = decided.decision.after_seconds
+            self.held.append((decided, decided.decision.after_seconds))
         else:
             self.going.append(decided)
 
@@ -99,7 +96,8 @@ class ClaimedBatch:
         if marked:
             statements.append(claims.mark_sent(marked))
         if self.held:
-            statements.append(releasing(self.held, [self.token] * len(self.held)))
+            pauses = {decided.command.row_id: seconds for decided, seconds in self.held}
+            statements.append(releasing(pauses, [self.token] * len(pauses)))
         return statements
 
 
@@ -131,6 +129,7 @@ class Dispatcher:
         self._max_age_seconds = max_age_millis / 1000
         self._rules = RulesCache()
         self._in_flight = 0
+        self._is_limited = False  # by what is in flight: there may be more to claim
         self._recorded: deque[float] = deque(maxlen=MAX_IN_FLIGHT)  # when the last commands were
         self._last_lane = queue.FIRST_LANE  # of the last claim that had no room for every lane
         self._sending: set[asyncio.Task[Any]] = set()
@@ -159,8 +158,11 @@ class Dispatcher:
         )
 
     async def _claim_all(self) -> None:
-        while self._in_flight <= self._max_unrecorded() // 2 and await self._claim_some():
-            pass
+        self._is_limited = False
+        while self._in_flight <= self._max_unrecorded() // 2:
+            if not await self._claim_some():
+                return
+        self._is_limited = True
 
     def _max_unrecorded(self) -> int:
         since_seconds = self._clock.monotonic() - RECORDED_SECONDS
@@ -173,62 +175,81 @@ class Dispatcher:
         more = False
         for claimable in self._leases.claimable():
             limit = min(MAX_BATCH, self._max_unrecorded() - self._in_flight)
-            if self._stopping or limit <= 0:
+            if self._stopping:
+                break
+            if limit <= 0:
+                self._is_limited = True
                 break
             more |= await self._claim(claimable, limit)
         return more
 
     async def _claim(self, claimable: Claimable, limit: int) -> bool:
-        batch = ClaimedBatch(
-            token=self._make_id(),
-            since_seconds=self._clock.monotonic(),
-            wakes=self._wakeup.count,
-        )
+        batch = ClaimedBatch(token=self._make_id(), since_seconds=self._clock.monotonic())
+        requests = claimable.begin(batch.since_seconds)
         claim = queue.claim_by_lane(
-            free_slots=claimable.free_slots,
+            requests,
+            limit,
+            self._attempt_limit,
+            batch.token,
             where=claimable.where,
-            limit=limit,
-            attempt_limit=self._attempt_limit,
-            token=batch.token,
             after_lane=self._last_lane,
             held=self._leases.held,
         )
+        try:
+            seen = await self._commit_claim(claim, claimable, batch)
+        except BaseException:
+            claimable.wake()
+            raise
+        has_more = claimable.note(requests, seen, batch.since_seconds)
+        for decided, seconds in batch.held:
+            self._put_back(decided, seconds)
+        for each in batch.going:
+            self._start(each, batch)
+        lanes = {each.command.account_id for each in batch.going}
+        if len(lanes) >= limit:
+            self._last_lane = max(lanes, key=lambda lane: (lane <= self._last_lane, lane))
+        # Rows that wait for others, as many as there are slots, hide no later ones.
+        return has_more and (bool(batch.going) or not any(row.is_left for row in seen))
+
+    async def _commit_claim(
+        self, claim: Statement, claimable: Claimable, batch: ClaimedBatch
+    ) -> list[SeenRow]:
+        """Claims, decides and marks in one transaction. Gives the rows that it has seen."""
+        lease_tokens = {each.account_text: each.token for each in claimable.sessions}
         statements = [
             claim,
             TRANSACTION_ID,
             claims.LOCK_CLAIMED_ORDERS,
             claims.SHARE_HALT_LOCKS,
-            claims.read_claimed(self._leases.worker_id, claimable.lease_tokens),
+            claims.read_claimed(self._leases.worker_id, lease_tokens),
         ]
         async with self._transactions.transaction() as tx:
             claimed, transaction_id, locked, shared, contexts = await tx.run(statements)
-            shares = queue.parse_shares(claimed)
-            if not shares:
-                return False
-            locked_ids = _ids_in(locked)
-            steady = _ids_in(shared)
             commands = claims.parse_claimed(contexts)
-            rules = await self._find_rules(tx, commands)
-            pacer = Pacer()
-            for command in commands:
-                batch.add(self._decide(command, rules[command.subject], locked_ids, steady))
-                await pacer.pause_if_due()
-            try:
-                await tx.commit(batch.last_statements())
-            except OutcomeUnknown:
-                self._start_unresolved(batch, transaction_id)
-                raise
-        for after_seconds in set(batch.held.values()):
-            self._wakeup.wake_after(after_seconds)
-        cut = {lane for lane, share in shares.items() if batch.counts[lane] >= share}
-        for each in batch.going:
-            may_be_more = each.command.account_id in cut
-            self._start(each, batch, NO_ROOM if may_be_more else batch.wakes)
-        is_full = len(shares) >= limit
-        if is_full:
-            self._last_lane = max(shares, key=lambda lane: (lane <= self._last_lane, lane))
-        is_short = is_full or any(shares[lane] < claimable.free_slots[lane] for lane in cut)
-        return is_short and bool(batch.going)
+            if commands:
+                locked_ids = _ids_in(locked)
+                steady = _ids_in(shared)
+                rules = await self._find_rules(tx, commands)
+                pacer = Pacer()
+                for command in commands:
+                    batch.add(self._decide(command, rules[command.subject], locked_ids, steady))
+                    await pacer.pause_if_due()
+                try:
+                    await tx.commit(batch.last_statements())
+                except OutcomeUnknown:
+                    self._start_unresolved(batch, transaction_id)
+                    raise
+        return queue.parse_seen(claimed)
+
+    def _put_back(self, decided: Decided, after_seconds: float) -> None:
+        """A claimed row waits for its next claim."""
+        session = decided.session
+        if session is None:
+            return
+        command = decided.command
+        due_seconds = self._clock.monotonic() + after_seconds
+        session.lane.put_back(command.row_id, command.order_id, due_seconds)
+        self._wakeup.wake_after(after_seconds)
 
     async def _find_rules(
         self, tx: PipelinedTransaction, commands: Sequence[ClaimedCommand]
@@ -248,7 +269,7 @@ class Dispatcher:
         proof = queue.find_claimed(str(batch.going[0].command.row_id), batch.token)
         outcome = self._ask_outcome(transaction_id, proof, batch.since_seconds)
         for each in batch.going:
-            self._start(each, batch, NO_ROOM, outcome)
+            self._start(each, batch, outcome)
 
     def _ask_outcome(
         self, transaction_id: Reply, proof: Statement, since_seconds: float
@@ -314,27 +335,30 @@ class Dispatcher:
         self,
         decided: Decided,
         batch: ClaimedBatch,
-        wakes: int,
         outcome: asyncio.Task[bool | None] | None = None,
     ) -> None:
-        """Takes a slot and starts the task. If `wakes` is not the wake-up count when the task ends,
-        as after a claim that was limited (NO_ROOM), there may be more to claim. `outcome` says
-        whether the claim has committed, if its COMMIT was not answered."""
+        """Takes a slot and starts the task. `outcome` says whether the claim has committed, if its
+        COMMIT was not answered."""
         assert decided.session is not None
         session = decided.session
+        command = decided.command
         session.in_flight += 1
-        self._leases.held.add(decided.command.row_id)
+        self._leases.held.add(command.row_id)
         self._in_flight += 1
 
-        def on_end(task: asyncio.Task[None]) -> None:
+        def on_end(task: asyncio.Task[bool]) -> None:
             session.in_flight -= 1
-            self._leases.held.discard(decided.command.row_id)
+            self._leases.held.discard(command.row_id)
             self._in_flight -= 1
             self._sending.discard(task)
-            if wakes != self._wakeup.count:
-                self._wakeup.set()
             if not task.cancelled() and (error := task.exception()):
                 self._log.error("command not carried out", exc_info=error)
+            now = self._clock.monotonic()
+            if task.cancelled() or task.exception() or not task.result():
+                session.lane.put_back(command.row_id, command.order_id, now)
+            session.lane.release(command.order_id, now)
+            if self._is_limited or session.lane.is_due(now):
+                self._wakeup.set()
 
         task = asyncio.create_task(self._carry_out(decided, session, batch, outcome))
         self._sending.add(task)
@@ -365,13 +389,14 @@ class Dispatcher:
         session: BrokerSession,
         batch: ClaimedBatch,
         outcome: asyncio.Task[bool | None] | None,
-    ) -> None:
+    ) -> bool:
+        """Whether the row is over; else it is claimed again when it is due."""
         if outcome is not None:
             with self._discounting_slow():
                 if not await outcome:
                     # Claimed again: at once after a rollback; if the outcome is unknown, when the
                     # claim expires.
-                    return
+                    return False
         command = decided.command
         since_seconds = batch.since_seconds
         row = claimed_row(command, batch.token)
@@ -391,7 +416,7 @@ class Dispatcher:
         # If writing them fails, the next claim finds the command marked as sent, and it is looked
         # up.
         session.remember(entry.events)
-        await self._record(entry, row, session, since_seconds)
+        return await self._record(entry, row, session, since_seconds)
 
     async def _send(
         self, session: BrokerSession, command: CommandKind, send: model.Send, since_seconds: float
@@ -455,7 +480,7 @@ class Dispatcher:
 
     async def _record(
         self, entry: RecorderEntry, row: ClaimedRow, session: BrokerSession, since_seconds: float
-    ) -> None:
+    ) -> bool:
         """Retries while the lease holds; after that its next worker finds the command marked as
         sent and looks it up."""
         while True:
@@ -470,7 +495,7 @@ class Dispatcher:
                     reason=reason_of(error),
                 )
                 if self._leases.sessions.get(session.account_ref.account_id) is not session:
-                    return
+                    return False
                 await asyncio.sleep(RETRY_SECONDS[0])
         self._recorded.append(self._clock.monotonic())
         spent_seconds = self._recorded[-1] - since_seconds
@@ -479,16 +504,17 @@ class Dispatcher:
         )
         if written.status is None:
             self._log.warning("outbox claim lost", **row.log_fields)
-            return
+            return False
         ended = ENDED[written.status]
         self._metrics.outbox_rows.labels(row.queue, row.event_type, ended).inc()
         booked = written.orders.get(id_text(row.order_key))
         if (
             any(fact.kind in CANCEL_LOST for fact in entry.own)
             and booked
-            and booked.view.state is OrderState.OPEN
+            and booked.row.finished_at is None
         ):
             alert_lost_cancel(row.order_key, self._metrics, self._log)
+        return written.status is not Status.PENDING
 
 
 def alert_lost_cancel(order_id: UUID, metrics: Metrics, log: Log) -> None:

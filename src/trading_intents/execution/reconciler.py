@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from trading_intents.brokers import port
 from trading_intents.execution import store
 from trading_intents.execution.dispatcher import alert_lost_cancel
@@ -76,7 +78,7 @@ class LookupResult:
 
     @property
     def confirmed_id(self) -> str:
-        return client_order_id(self.row.confirmed_action_id)
+        return self.row.confirmed.client_order_id
 
     @property
     def events(self) -> list[port.BrokerEvent]:
@@ -226,16 +228,16 @@ class Reconciler:
     async def _investigate(self, row: store.UnresolvedRow, session: BrokerSession) -> None:
         assert session.integration, "its session was up"
         try:
-            order = await session.look_up(
-                client_order_id(row.confirmed_action_id), row.external_order_id
-            )
-            replaced = await session.look_up(row.replace_id, None) if row.replace_id else None
+            confirmed = row.confirmed
+            order = await session.look_up(confirmed)
+            replaced = None
+            if row.replace_id:
+                replacing = {"client_order_id": row.replace_id, "broker_order_id": None}
+                replaced = await session.look_up(replace(confirmed, **replacing))
             entry = None
             is_unnamed = row.external_order_id is None and isinstance(order, port.Absent)
             if row.is_entry_acknowledged and is_unnamed:
-                assert row.entry_action_id
-                entry_id = client_order_id(row.entry_action_id)
-                entry = await session.look_up(entry_id, row.entry_external_id)
+                entry = await session.look_up(row.entry)
             found = FOUND.get(type(order), FOUND[port.LookupUnknown])
             self._metrics.execution_lookups.labels(found).inc()
             await self._conclude(
@@ -267,7 +269,7 @@ class Reconciler:
                 session.account_ref, looked_up.events, also_locked=frozenset({order_id})
             )
             recorded = [await self._recorder.record_in_tx(tx, found)]
-            view = recorded[0].orders[id_text(order_id)].view
+            view = recorded[0].view_of(order_id)
             ended = ending_event(
                 view,
                 looked_up.order,
@@ -281,7 +283,7 @@ class Reconciler:
                     also_locked=found.also_locked,
                 )
                 recorded.append(await self._recorder.record_in_tx(tx, ending))
-                view = recorded[-1].orders[id_text(order_id)].view
+                view = recorded[-1].view_of(order_id)
             unresolved = _describe(await store.read_unresolved(tx, order_id), view)
             verdict = classify_lookup(
                 unresolved, looked_up.order, looked_up.replaced, capabilities.lookup

@@ -1,7 +1,7 @@
 """Builds, starts and drains all that a process runs to execute intents."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from uuid import UUID
 
 from trading_intents.accounts.model import ConnectionState
@@ -37,7 +37,6 @@ class Execution:
         context: WorkerContext,
         brokers: Registry,
         vault: Vault,
-        settings: Callable[[str], Mapping[str, str]],
         signals: Signals,
         make_id: IdMaker,
         max_age_millis: int,
@@ -49,7 +48,7 @@ class Execution:
     ) -> None:
         """`settings` gives a broker's settings by its name."""
         lookup_wakeup = Wakeup()
-        self._claim_wakeup = Wakeup()
+        claim_wakeup = Wakeup()
         self._recorder = Recorder(
             transactions=open_transactions(),
             attempt_limit=context.attempt_limit,
@@ -64,7 +63,6 @@ class Execution:
             integrations_pool=context.pool.share(),
             brokers=brokers,
             vault=vault,
-            settings=settings,
             signals=signals,
             recorder=self._recorder,
             clock=context.clock,
@@ -74,13 +72,13 @@ class Execution:
             reconcile_seconds=reconcile_seconds,
             prices=prices,
         )
-        self.leases = Leases(dependencies, make_id, max_age_millis, self._claim_wakeup)
+        self.leases = Leases(dependencies, make_id, max_age_millis, claim_wakeup)
         self._dispatcher = Dispatcher(
             context=context,
             transactions=open_transactions(),
             leases=self.leases,
             recorder=self._recorder,
-            wakeup=self._claim_wakeup,
+            wakeup=claim_wakeup,
             make_id=make_id,
             max_age_millis=max_age_millis,
         )
@@ -96,7 +94,7 @@ class Execution:
 
     def start(self) -> None:
         self._signals.subscribe(
-            channel(Queue.INTENTS), self._claim_wakeup.wake, self.leases.has_organization
+            channel(Queue.INTENTS), self.leases.wake_lanes, self.leases.has_account
         )
         self._signals.subscribe(channel(Queue.ACCOUNTS), self.leases.wake)
         self._signals.subscribe(CHANNEL, self.leases.wake)

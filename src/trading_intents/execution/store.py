@@ -3,16 +3,19 @@ the database's."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
+from decimal import Decimal
 from uuid import UUID
 
+from trading_intents.brokers.port import SentOrder
 from trading_intents.controls.store import was_halted
 from trading_intents.execution.claims import IS_CLAIMED, SHOWN_KINDS
 from trading_intents.execution.model import UnresolvedCommands
 from trading_intents.ids import OrganizationId
+from trading_intents.orders.facts import client_order_id
 from trading_intents.orders.ledger.store import WITH_LINKED
 from trading_intents.storage.database import Tx
 from trading_intents.storage.pipeline import Statement, array_text
-from trading_intents.trading import FrozenStruct
+from trading_intents.trading import ORDER_KINDS, FrozenStruct, OrderSide, Symbol
 
 SWEEP_ROWS = 100
 
@@ -105,6 +108,26 @@ async def look_up_unanswered(tx: Tx, account_ids: Sequence[UUID], seconds: float
     return tag != "UPDATE 0"
 
 
+class SentRow(FrozenStruct, kw_only=True):
+    action_id: UUID
+    external_order_id: str | None
+    symbol: Symbol
+    order_side: str
+    order_type: str
+    quantity: Decimal
+
+    @property
+    def order(self) -> SentOrder:
+        return SentOrder(
+            client_order_id=client_order_id(self.action_id),
+            broker_order_id=self.external_order_id,
+            symbol=self.symbol,
+            side=OrderSide(self.order_side),
+            kind=ORDER_KINDS[self.order_type],
+            quantity=self.quantity,
+        )
+
+
 class UnresolvedRow(UnresolvedCommands, kw_only=True):
     order_id: UUID
     account_id: UUID
@@ -117,15 +140,51 @@ class UnresolvedRow(UnresolvedCommands, kw_only=True):
     entry_action_id: UUID | None  # of a leg
     entry_external_id: str | None
     restored_seqs: list[int]
+    symbol: Symbol
+    order_side: str
+    order_type: str
+    quantity: Decimal
+    entry_side: str | None
+    entry_type: str | None
+    entry_quantity: Decimal | None
+
+    @property
+    def confirmed(self) -> SentOrder:
+        """The order by the version that the broker confirmed last."""
+        row = SentRow(
+            action_id=self.confirmed_action_id,
+            external_order_id=self.external_order_id,
+            symbol=self.symbol,
+            order_side=self.order_side,
+            order_type=self.order_type,
+            quantity=self.quantity,
+        )
+        return row.order
+
+    @property
+    def entry(self) -> SentOrder:
+        """The entry of a leg."""
+        assert self.entry_action_id
+        assert self.entry_quantity is not None
+        row = SentRow(
+            action_id=self.entry_action_id,
+            external_order_id=self.entry_external_id,
+            symbol=self.symbol,
+            order_side=self.entry_side or "",
+            order_type=self.entry_type or "",
+            quantity=self.entry_quantity,
+        )
+        return row.order
 
 
 _UNRESOLVED = f"""
     SELECT o.order_id, o.account_id, o.external_order_id, o.lookups, o.lookup_due_at, o.create_seq,
-        o.pending_replace_seq,
+        o.pending_replace_seq, o.symbol, o.order_side, o.order_type, o.quantity,
         extract(epoch FROM clock_timestamp() - o.absent_at)::float8 AS absent_seconds,
         created.action_id AS create_action_id, confirmed.action_id AS confirmed_action_id,
         entry.confirmed_action_id AS entry_action_id,
-        entry.external_order_id AS entry_external_id,
+        entry.external_order_id AS entry_external_id, entry.order_side AS entry_side,
+        entry.order_type AS entry_type, entry.quantity AS entry_quantity,
         entry.acknowledged AS is_entry_acknowledged,
         EXISTS (
             SELECT FROM commands c
@@ -167,7 +226,7 @@ _UNRESOLVED = f"""
         LIMIT 1
     ) AS confirmed
     LEFT JOIN LATERAL (
-        SELECT p.external_order_id, (
+        SELECT p.external_order_id, p.order_side, p.order_type, p.quantity, (
             SELECT action_id FROM actions WHERE account_id = p.account_id AND seq = p.command_seq
         ) AS confirmed_action_id, EXISTS (
             SELECT FROM facts f WHERE f.order_id = p.order_id AND f.kind IN ({SHOWN_KINDS}) OFFSET 0

@@ -1,12 +1,12 @@
 """Background work of a worker on all features' tables: rolls up counts, prunes old rows, records
-equity and checks exposures."""
+equity and checks invariants."""
 
 import asyncio
 
 from trading_intents.balances.store import prune_points
 from trading_intents.clock import Clock
 from trading_intents.controls.limits.equity import EquityRecorder
-from trading_intents.controls.limits.upkeep import ExposureCheck
+from trading_intents.execution.checking.invariants import InvariantCheck
 from trading_intents.intents import store
 from trading_intents.loops import repeat
 from trading_intents.outbox.outcomes import log_failures
@@ -52,8 +52,8 @@ async def keep_execution(
         return 0.0 if any(more) else PRUNE_SECONDS
 
     on_error = log_failures(log, "upkeep failed")
-    exposures = ExposureCheck(pool, clock, metrics, log)
+    invariants = InvariantCheck(pool, clock, metrics, log)
     equity = EquityRecorder(pool, prices)
     async with asyncio.TaskGroup() as group:
-        for work in (roll, prune, exposures.check, equity.record):
+        for work in (roll, prune, invariants.check, equity.record):
             group.create_task(repeat(work, RETRY_SECONDS, on_error))

@@ -1,12 +1,12 @@
 """Trades from an order's facts: busts and corrections applied, missed fills stood in for. Blind to
 the order of arrival; never stands in for more than the broker counts."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 
-from trading_intents.orders.facts import LONG_AGO, Fact, FactKind
+from trading_intents.orders.facts import LONG_AGO, Fact, FactKind, latest
 from trading_intents.trading import (
     ZERO,
     FrozenStruct,
@@ -28,7 +28,8 @@ class TradeFlag(StrEnum):
 
 
 class Fill(FrozenStruct, kw_only=True):
-    """An execution's present numbers; a busted one has quantity zero."""
+    """An execution's present numbers; a busted one has quantity zero. `cum_quantity` is what the
+    broker counted, this one included."""
 
     exec_id: str
     client_order_id: str | None = None
@@ -36,6 +37,7 @@ class Fill(FrozenStruct, kw_only=True):
     price: Decimal
     fee: Decimal | None = None
     venue_time: datetime | None = None
+    cum_quantity: Decimal | None = None
     flags: tuple[TradeFlag, ...] = ()
 
 
@@ -47,7 +49,6 @@ class TradeView(Fill, kw_only=True):
 
 
 class _Execution(Fill, kw_only=True):
-    cum_quantity: Decimal | None  # as the broker counted, this one included
     largest: Decimal  # of all the quantities that it had
     amended: bool = False
     amended_at: datetime | None = None  # None where an amendment does not say when
@@ -70,23 +71,30 @@ def trades(
     executions = _executions(facts)
     missed = _gaps(facts, executions)
     executions += _synthetic_fills(order_id, missed, facts, executions, fallback_price)
+    return with_sums(sorted(executions, key=rank), ZERO, worked)
+
+
+def with_sums(
+    fills: Iterable[Fill], filled: Decimal, worked: Callable[[Fill, Decimal], Decimal]
+) -> tuple[TradeView, ...]:
+    """`fills` follow what was `filled` before, in their order."""
     rows = []
-    cumulative = ZERO
     with exact():
-        for each in sorted(executions, key=_sort_key):
+        for each in fills:
             if not each.quantity:
                 continue
-            quantity = worked(each, cumulative)
-            cumulative += each.quantity
+            quantity = worked(each, filled)
+            filled += each.quantity
             fill = {name: getattr(each, name) for name in Fill.__struct_fields__}
-            leaves = max(quantity - cumulative, ZERO)
-            rows.append(TradeView(cumulative_quantity=cumulative, leaves_quantity=leaves, **fill))
+            leaves = max(quantity - filled, ZERO)
+            rows.append(TradeView(cumulative_quantity=filled, leaves_quantity=leaves, **fill))
     return tuple(rows)
 
 
-def _sort_key(execution: _Execution) -> tuple[bool, Decimal, datetime, str]:
-    cum = execution.cum_quantity
-    return cum is None, cum or ZERO, execution.venue_time or LONG_AGO, execution.exec_id
+def rank(fill: Fill) -> tuple[bool, Decimal, datetime, str]:
+    """By which the executions of an order follow each other, in whatever order they came."""
+    cum = fill.cum_quantity
+    return cum is None, cum or ZERO, fill.venue_time or LONG_AGO, fill.exec_id
 
 
 def _executions(facts: Sequence[Fact]) -> list[_Execution]:
@@ -162,8 +170,8 @@ def _newest(fill: Fact | None, corrections: Sequence[tuple[int, Fact]]) -> Fact:
 
 
 def _amended_at(amendments: Sequence[tuple[int, Fact]]) -> datetime | None:
-    times = [fact.venue_time for _, fact in amendments if fact.venue_time]
-    return max(times) if 0 < len(times) == len(amendments) else None
+    times = [fact.venue_time for _, fact in amendments]
+    return None if None in times else latest(times)
 
 
 def _gaps(facts: Sequence[Fact], executions: Sequence[_Execution]) -> dict[Decimal, Decimal]:
@@ -182,7 +190,7 @@ def _gaps(facts: Sequence[Fact], executions: Sequence[_Execution]) -> dict[Decim
                 counted.append(each)
             elif not each.amended:
                 covered += each.largest
-        counted.sort(key=_sort_key, reverse=True)
+        counted.sort(key=rank, reverse=True)
         sizes: dict[Decimal, Decimal] = {}
         for end, report in _ends(facts):
             while counted and (counted[-1].cum_quantity or ZERO) <= end:
@@ -310,7 +318,7 @@ def _paid_for_gaps(
 def _price_near(end: Decimal, executions: Sequence[_Execution]) -> Decimal | None:
     """The price of the next execution, else of the last."""
     price = None
-    for each in sorted(executions, key=_sort_key):
+    for each in sorted(executions, key=rank):
         if each.quantity:
             price = each.price
             if each.cum_quantity is not None and each.cum_quantity > end:

@@ -177,6 +177,10 @@ def outcome_kind(command: CommandKind, result: CommandResult) -> FactKind | None
             assert_never(result.outcome)
 
 
+def latest(times: Iterable[datetime | None]) -> datetime | None:
+    return max(filter(None, times), default=None)
+
+
 def admit(known: Mapping[str, Fact], fact: Fact) -> Fact | None:
     """Gives the fact to record beside the known ones: itself, none, or a CONFLICT if its key has
     other numbers."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from trading_intents.orders.facts import EXECUTIONS, Fact, FactKind
+from trading_intents.orders.facts import EXECUTIONS, Fact, FactKind, latest
 from trading_intents.orders.model import (
     VENUE_ENDS,
     OrderFlag,
@@ -86,8 +86,8 @@ def _inherited_end(
 def _refused_at(facts: Sequence[Fact]) -> datetime | None:
     """The last time of a refusal; None where one does not say when."""
     refused = [fact for fact in facts if fact.kind is FactKind.REJECTED]
-    times = [fact.venue_time for fact in refused if fact.venue_time]
-    return max(times) if len(times) == len(refused) else None
+    times = [fact.venue_time for fact in refused]
+    return None if None in times else latest(times)
 
 
 def _end(kind: FactKind, reason: str, venue_time: datetime | None = None) -> Fact:

@@ -191,7 +191,7 @@ def derive(terms: OrderTerms, facts: Iterable[Fact], pending: PendingCommands) -
         quantity=quantity,
         filled_quantity=filled,
         leaves_quantity=ZERO if is_final else _difference(quantity, filled),
-        average_price=_average(booked, filled),
+        average_price=average((trade.quantity * trade.price for trade in booked), filled),
         broker_order_id=_broker_order_id(versions, seen),
         reason=reason,
         detail=detail,
@@ -280,8 +280,8 @@ def _as_changed(
     price = getattr(version, priced) if last.price is None else last.price
     changed = replace(version, **{"quantity": last.quantity, priced: price})
     # The stop of the one moves all the time, the quantity of the other with every fill of the
-    # group.
-    is_usual = is_linked or version.trail_amount is not None or version.trail_bps is not None
+    # group; and a venue may repeat an order's own terms.
+    is_usual = is_linked or version.is_trailing or changed == version
     return changed, () if is_usual else (last,)
 
 
@@ -500,8 +500,9 @@ def _difference(quantity: Decimal, filled: Decimal) -> Decimal:
         return normalized(max(quantity - filled, ZERO))
 
 
-def _average(booked: Sequence[TradeView], filled: Decimal) -> Decimal | None:
+def average(values: Iterable[Decimal], filled: Decimal) -> Decimal | None:
+    """Of executions, whose `values` are computed here, to all digits."""
     if not filled:
         return None
     with exact():
-        return quotient(total(trade.quantity * trade.price for trade in booked), filled)
+        return quotient(total(values), filled)

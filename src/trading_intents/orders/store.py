@@ -169,6 +169,7 @@ class TradeRow(BookedTrade, kw_only=True):
     client_order_id: str | None
     command_seq: int
     flags: tuple[str, ...]
+    cum_quantity: Decimal | None = None  # as the broker counted
 
 
 class CommandRow(FrozenStruct, kw_only=True):
@@ -183,14 +184,19 @@ class CommandRow(FrozenStruct, kw_only=True):
     broker_order_id: str | None = None
 
 
-class OrderHistory(FrozenStruct):
-    """All rows of one order."""
+class OrderHead(FrozenStruct, kw_only=True):
+    """An order as it is, its trades, and the commands that its broker was sent."""
 
     row: OrderRow
-    facts: tuple[Fact, ...]
-    actions: tuple[Action, ...]
     commands: tuple[CommandRow, ...]
     trades: tuple[TradeRow, ...]
+
+
+class OrderHistory(OrderHead, kw_only=True):
+    """All rows of one order."""
+
+    facts: tuple[Fact, ...]
+    actions: tuple[Action, ...]
 
 
 # As the API shows it: PostgreSQL makes the texts of ids, amounts and times.

@@ -19,11 +19,12 @@ CLOSE_LIMIT_SECONDS = 1.0
 CHECK_SECONDS = 10.0  # a dead connection is noticed after this long
 NOTIFY_PAUSE_SECONDS = 0.01  # so that a busy process notifies 100 times a second, not once a commit
 RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0)
-# Organizations in a notification, which has 8,000 bytes at most; of more everybody is woken.
+# Organizations or accounts in a notification, which has 8,000 bytes at most; of more everybody is
+# woken.
 MAX_NAMED = 100
 
-Callback = Callable[[], None]
-Concerns = Callable[[str], bool]  # whether an organization's commits are of interest
+Callback = Callable[..., None]  # with the names that concern it; without any, it may be all
+Concerns = Callable[[str], bool]  # whether commits of an organization or account are of interest
 
 
 class Signals:
@@ -34,7 +35,7 @@ class Signals:
         self._url = url
         self._log = log
         self._callbacks: dict[str, list[tuple[Callback, Concerns]]] = {}
-        self._waiting: dict[str, set[str]] = {}  # organizations by channel; an empty name: all
+        self._waiting: dict[str, set[str]] = {}  # names by channel; an empty one: all
         self._wakeup = asyncio.Event()
 
     def subscribe(
@@ -51,11 +52,11 @@ class Signals:
             each for each in self._callbacks.get(channel, ()) if each[0] != callback
         ]
 
-    def notify(self, channel: str, organizations: Collection[str] = ()) -> None:
+    def notify(self, channel: str, names: Collection[str] = ()) -> None:
         """Calls this process's subscribers at once. Other processes are notified soon, by one
-        NOTIFY for many calls. Without organizations it concerns everybody."""
-        self._call(channel, organizations)
-        self._waiting.setdefault(channel, set()).update(organizations or [""])
+        NOTIFY for many calls. Without names it concerns everybody."""
+        self._call(channel, names)
+        self._waiting.setdefault(channel, set()).update(names or [""])
         self._wakeup.set()
 
     async def run(self) -> None:
@@ -115,8 +116,8 @@ class Signals:
             statement = "SELECT pg_notify(c, o) FROM unnest($1::text[], $2::text[]) AS named (c, o)"
             await connection.execute(statement, list(waiting), named)
         except BaseException:
-            for channel, organizations in waiting.items():
-                self._waiting.setdefault(channel, set()).update(organizations)
+            for channel, names in waiting.items():
+                self._waiting.setdefault(channel, set()).update(names)
             raise
         return True
 
@@ -128,10 +129,11 @@ class Signals:
         except CONNECTION_ERRORS:
             connection.terminate()
 
-    def _call(self, channel: str, organizations: Collection[str] = ()) -> None:
+    def _call(self, channel: str, names: Collection[str] = ()) -> None:
         for callback, concerns in self._callbacks.get(channel, ()):
-            if not organizations or any(map(concerns, organizations)):
-                callback()
+            concerned = [*filter(concerns, names)]
+            if concerned or not names:
+                callback(*concerned)
 
 
 @contextlib.asynccontextmanager

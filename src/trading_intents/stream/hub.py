@@ -216,7 +216,7 @@ class Hub:
         self.wake()
         return feed
 
-    def wake(self) -> None:
+    def wake(self, *_: str) -> None:
         """Reads the log soon, because there may be new events."""
         self._wakeup.set()
 

@@ -75,6 +75,7 @@ async def fills_in_parts(run: CardRun) -> None:
     fills = await run.expect_filled("10", sent)
     counts = [fill.cum_quantity for fill in fills if fill.cum_quantity is not None]
     assert counts == sorted(counts)
+    assert not counts or counts[-1] == 10, "a count is of all that the order filled so far"
     assert len({fill.exec_id for fill in fills}) == len(fills) > 1
 
 
@@ -206,6 +207,18 @@ async def keeps_its_keys(run: CardRun) -> None:
     assert suite.keys_of(snapshot.executions, _E.FILL) == suite.keys_of(streamed, _E.FILL)
 
 
+async def keeps_every_digit(run: CardRun) -> None:
+    """Of a quantity and a price, on the way there and back."""
+    step = run.stage.capabilities.quantity_step
+    quantity = "0.123456789" if step and Decimal("0.123456789") % step == 0 else "1237"
+    await run.quote("101.38", "101.4")
+    sent = await run.buy(quantity, "101.37")
+    await run.expect([_E.ACCEPTED], sent)
+    await run.quote("101.36", "101.37", "5000")
+    fills = await run.expect_filled(quantity, sent)
+    assert {fill.price for fill in fills} == {Decimal("101.37")}
+
+
 async def replaces_quantity(run: CardRun) -> None:
     sent = await run.buy_resting("10")
     changed = await run.replace(sent, "20", "91")
@@ -260,6 +273,40 @@ async def cancels_by_client_id(run: CardRun) -> None:
     await run.expect([_E.ACCEPTED, _E.CANCELLED], sent, ended)
 
 
+async def doubts_a_change_without_answer(run: CardRun) -> None:
+    """It is sent once: a second one would be refused, as the first one was carried out."""
+    sent = await run.buy_resting("10")
+    await run.stage.fault(StageFault.DROP_ANSWER)
+    changed = await run.replace(sent, "20", "91")
+    assert changed.result.outcome is Outcome.UNKNOWN, "the venue may have carried it out"
+
+
+async def doubts_a_lost_change(run: CardRun) -> None:
+    sent = await run.buy_resting("10")
+    await run.stage.fault(StageFault.LOSE_COMMAND)
+    changed = await run.replace(sent, "20", "91")
+    assert changed.result.outcome is Outcome.UNKNOWN, "the venue may have carried it out"
+
+
+async def doubts_a_cancel_without_answer(run: CardRun) -> None:
+    """It is sent once, as a REPLACE is."""
+    sent = await run.buy_resting("10")
+    await run.stage.fault(StageFault.DROP_ANSWER)
+    ended = await run.cancel(sent)
+    assert ended.result.outcome is Outcome.UNKNOWN, "the venue may have carried it out"
+    if run.has_ended or (await run.snapshot()).open_orders:
+        await run.connect_again()  # a venue may report it only then
+    assert not (await run.snapshot()).open_orders
+
+
+async def doubts_a_lost_cancel(run: CardRun) -> None:
+    sent = await run.buy_resting("10")
+    await run.stage.fault(StageFault.LOSE_COMMAND)
+    ended = await run.cancel(sent)
+    assert ended.result.outcome is Outcome.UNKNOWN, "the venue may have carried it out"
+    assert (await run.snapshot()).open_orders
+
+
 async def refuses_to_cancel_what_is_over(run: CardRun) -> None:
     sent = await run.buy_filled("1")
     assert (await run.cancel(sent)).result.outcome is Outcome.REJECTED
@@ -301,8 +348,36 @@ async def looks_up_by_the_id_of_a_replace(run: CardRun) -> None:
 
 async def finds_nothing_that_was_not_sent(run: CardRun) -> None:
     await run.buy("3", "1")
-    found = await run.broker.lookup(run.stage.client_order_id(), None, deadline())
+    never = Sent(run.ticket(OrderSide.BUY, "3", "1"), CommandResult(outcome=Outcome.NOT_SENT))
+    found = await run.broker.lookup(run.known(never), deadline())
     assert isinstance(found, Absent)
+
+
+async def proves_nothing_by_a_refused_lookup(run: CardRun) -> None:
+    await _expect_no_proof(run, StageFault.REFUSE_LOOKUP)
+
+
+async def proves_nothing_by_a_lost_lookup(run: CardRun) -> None:
+    await _expect_no_proof(run, StageFault.LOSE_LOOKUP)
+
+
+async def _expect_no_proof(run: CardRun, fault: StageFault) -> None:
+    sent = await run.buy_resting("3")
+    await run.stage.fault(fault)
+    found = await run.broker.lookup(run.known(sent), deadline())
+    assert isinstance(found, port.LookupUnknown), f"the venue has it, and it is called {found}"
+    assert (await run.found(sent)).is_working
+
+
+async def has_all_open_orders(run: CardRun) -> None:
+    """Two of them, and thirty."""
+    await run.quote("99", "101")
+    names = set[str | None]()
+    for count in (2, 28):
+        for _ in range(count):
+            names.add((await run.buy("1", "90")).ticket.client_order_id)
+        found = {order.client_order_id for order in (await run.snapshot()).open_orders}
+        assert found == names, f"of {len(names)} open orders the snapshot has {len(found)}"
 
 
 async def has_open_orders(run: CardRun) -> None:
@@ -388,6 +463,7 @@ _ORDER_CARDS = (
         KEEPS_FILLED,
         StageFault.BUST_FILL,
     ),
+    Card(29, "a quantity and a price keep every digit", keeps_every_digit, TAKES_LIMIT),
     Card(30, "an order is replaced", replaces_quantity, suite.REPLACES),
     Card(
         31, "a replaced order goes on from what was filled", fills_a_replaced_order, suite.REPLACES
@@ -404,6 +480,20 @@ _ORDER_CARDS = (
         refuses_to_replace_what_is_over,
         suite.REPLACES,
     ),
+    Card(
+        34,
+        "a REPLACE whose answer is lost is unknown, and sent once",
+        doubts_a_change_without_answer,
+        suite.REPLACES,
+        StageFault.DROP_ANSWER,
+    ),
+    Card(
+        35,
+        "a REPLACE that is lost is unknown",
+        doubts_a_lost_change,
+        suite.REPLACES,
+        StageFault.LOSE_COMMAND,
+    ),
     Card(40, "an order is cancelled", cancels, TAKES_LIMIT),
     Card(41, "what is left of an order is cancelled", cancels_what_is_left, TAKES_LIMIT),
     Card(
@@ -419,6 +509,20 @@ _ORDER_CARDS = (
         TAKES_MARKET,
     ),
     Card(44, "a CANCEL of an unknown order is refused", refuses_to_cancel_what_is_not_there),
+    Card(
+        45,
+        "a CANCEL whose answer is lost is unknown, and sent once",
+        doubts_a_cancel_without_answer,
+        TAKES_LIMIT,
+        StageFault.DROP_ANSWER,
+    ),
+    Card(
+        46,
+        "a CANCEL that is lost is unknown",
+        doubts_a_lost_cancel,
+        TAKES_LIMIT,
+        StageFault.LOSE_COMMAND,
+    ),
     Card(50, "a working order is found", looks_up_a_working_order, suite.looks_up),
     Card(51, "a finished order is found", looks_up_what_is_over, suite.looks_up_for_ever),
     Card(
@@ -433,7 +537,22 @@ _ORDER_CARDS = (
         finds_nothing_that_was_not_sent,
         suite.looks_up_for_ever,
     ),
+    Card(
+        54,
+        "a look-up that is refused proves nothing",
+        proves_nothing_by_a_refused_lookup,
+        suite.ASKS_A_VENUE,
+        StageFault.REFUSE_LOOKUP,
+    ),
+    Card(
+        55,
+        "a look-up without an answer proves nothing",
+        proves_nothing_by_a_lost_lookup,
+        suite.ASKS_A_VENUE,
+        StageFault.LOSE_LOOKUP,
+    ),
     Card(60, "a snapshot has open orders and executions", has_open_orders, TAKES_LIMIT),
     Card(61, "a snapshot has positions, if the broker reports any", has_positions, TAKES_MARKET),
+    Card(65, "a snapshot has two, and thirty, open orders", has_all_open_orders, TAKES_LIMIT),
 )
 CARDS = tuple(sorted((*_ORDER_CARDS, *SESSION_CARDS, *LINKED_CARDS), key=lambda card: card.number))

@@ -53,6 +53,7 @@ class Fault:
     methods: tuple[str, ...] = ("POST", "PATCH", "DELETE")
     status: int = 500
     reset_seconds: float | None = None
+    retry_after: str = ""
 
 
 @dataclass
@@ -182,6 +183,8 @@ class Simulator:
                     if reset is None
                     else {"X-RateLimit-Reset": str(math.ceil(time.time() + reset))}
                 )
+        if fault and fault.retry_after:
+            extra = {"Retry-After": fault.retry_after}
         content = (
             answer
             if isinstance(answer, bytes)

@@ -1,7 +1,6 @@
 """The stage of the broker cards at the simulator of Alpaca, and what an integration is handed
 there."""
 
-import itertools
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -9,6 +8,8 @@ from typing import Any
 from uuid import uuid4
 
 from tests.brokers.alpaca.book import Account
+from tests.brokers.alpaca.groups import is_leg
+from tests.brokers.alpaca.order import Order
 from tests.brokers.alpaca.simulator import Fault, Simulator
 from tests.proxy import Verdict
 from trading_intents.brokers.alpaca.broker import INTEGRATION, AlpacaBroker
@@ -23,13 +24,21 @@ from trading_intents.clock import SystemClock
 from trading_intents.ids import OrganizationId
 from trading_intents.secret import Secret
 from trading_intents.testing.broker_cards import CARDS
-from trading_intents.testing.broker_suite import CardRun, StageFault
-from trading_intents.trading import Environment, Symbol
+from trading_intents.testing.broker_suite import BookedFill, BookedOrder, CardRun, StageFault
+from trading_intents.trading import Environment, OrderKind, OrderSide, Symbol, TimeInForce
 
 FAULTS = {
     StageFault.DROP_ANSWER: Fault("close", takes=True),
     StageFault.LOSE_COMMAND: Fault("close", takes=False),
     StageFault.BREAK_LINK: Fault("break", takes=True),
+    StageFault.REFUSE_LOOKUP: Fault("page", takes=False, methods=("GET",), status=403),
+    StageFault.LOSE_LOOKUP: Fault("close", takes=False, methods=("GET",)),
+}
+
+_T = TimeInForce
+TIMES = {"day": _T.DAY, "gtc": _T.GOOD_TILL_CANCEL, "opg": _T.AT_OPEN, "cls": _T.AT_CLOSE} | {
+    "ioc": _T.IMMEDIATE_OR_CANCEL,
+    "fok": _T.FILL_OR_KILL,
 }
 
 
@@ -42,10 +51,6 @@ class AlpacaStage:
     faults: frozenset[StageFault] = frozenset(StageFault)
     url: str | None = None  # the fault proxy's, where there is one
     shared: dict[str, object] = field(default_factory=dict)
-    _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
-
-    def client_order_id(self) -> str:
-        return f"c{next(self._numbers)}"
 
     async def connect(self) -> BrokerAdapter:
         return INTEGRATION.connect(self.context())
@@ -87,6 +92,38 @@ class AlpacaStage:
             self.account.is_garbling = True
         else:
             self.simulator.faults.append(FAULTS[fault])
+
+    async def book(self) -> list[BookedOrder]:
+        """Alpaca makes a new order of each REPLACE: the last ones stand for their versions."""
+        orders = [each for each in self.account.orders.values() if not is_leg(each)]
+        ids = {each.json["id"] for each in orders}  # a leg may replace the order beside it
+        return [self._booked(each) for each in orders if each.json["replaced_by"] not in ids]
+
+    def _booked(self, last: Order) -> BookedOrder:
+        versions = [last]
+        while versions[0].json["replaces"]:
+            versions.insert(0, self.account.orders[versions[0].json["replaces"]])
+        names = {each.json["id"]: each.json["client_order_id"] for each in versions}
+        fills = []
+        for row in self.account.activities:
+            details = row["details"]
+            is_fill = details["execution_type"] == "fill" and row["qty"] != "?"
+            if is_fill and details["order_id"] in names:
+                fills.append(BookedFill(Decimal(row["qty"]), Decimal(row["price"])))
+        before = sum((each.filled for each in versions[:-1]), Decimal(0))
+        is_buy = last.json["side"] == "buy"
+        is_short = last.json["position_intent"] == "sell_to_open"
+        sell = OrderSide.SELL_SHORT if is_short and "/" not in self.symbol else OrderSide.SELL
+        return BookedOrder(
+            client_order_ids=tuple(names.values()),
+            side=OrderSide.BUY if is_buy else sell,
+            kind=OrderKind[last.json["type"].upper()],
+            quantity=before + last.qty,
+            limit_price=last.price("limit_price"),
+            stop_price=last.price("stop_price"),
+            time_in_force=TIMES[last.json["time_in_force"]],
+            fills=tuple(fills),
+        )
 
     async def open_session(self, **options: float) -> CardRun:
         """Opens a session and collects its events. `options` are the times of watchdog and

@@ -13,6 +13,7 @@ from msgspec.structs import replace as with_fields
 from tests.brokers.alpaca.order import stamp
 from tests.brokers.alpaca.simulator import Fault, Simulator
 from tests.brokers.alpaca.stage import AlpacaStage, CutRequests
+from tests.brokers.sought import sought
 from tests.proxy import FaultProxy, Verdict
 from trading_intents.brokers.alpaca.broker import AlpacaBroker
 from trading_intents.brokers.port import (
@@ -95,7 +96,7 @@ async def test_what_is_not_clearly_answered_is_unknown(
     stage.simulator.faults.append(Fault(kind, takes))
     sent = await buy(run)
     assert sent.result.outcome is Outcome.UNKNOWN
-    found = await run.broker.lookup(sent.ticket.client_order_id, None, deadline())
+    found = await run.broker.lookup(sought(sent.ticket.client_order_id), deadline())
     assert isinstance(found, OrderSnapshot if takes else Absent)
     assert len(stage.account.arrived) == takes
     await run.close()
@@ -234,8 +235,8 @@ async def test_only_alpacas_own_word_proves_that_an_order_is_not_there(cuts: Cut
     stage, _, _ = cuts
     run = await stage.open_session()
     stage.simulator.faults.append(Fault("status", takes=False, methods=("GET",), status=404))
-    assert isinstance(await run.broker.lookup("never", None, deadline()), LookupUnknown)
-    assert await run.broker.lookup("never", None, deadline()) == Absent()
+    assert isinstance(await run.broker.lookup(sought("never"), deadline()), LookupUnknown)
+    assert await run.broker.lookup(sought("never"), deadline()) == Absent()
     await run.close()
 
 
@@ -360,7 +361,7 @@ async def test_orders_of_several_legs_beside_ours_do_no_harm(
     stage.account.cancel(legs.json["id"])
     sent = await run.buy("1", "50")
     await run.expect([E.ACCEPTED], sent)
-    snapshot = await run.broker.snapshot(await stage.now() - timedelta(days=1))
+    snapshot = await run.broker.snapshot(await stage.now() - timedelta(days=1), ())
     assert [order.broker_order_id for order in snapshot.open_orders] == [
         sent.result.broker_order_id
     ]
@@ -384,7 +385,7 @@ async def test_activities_that_are_no_trades_do_no_harm(stage: AlpacaStage) -> N
         dividend,
         {key: value for key, value in dividend.items() if key != "details"},
     ]
-    snapshot = await run.broker.snapshot(await stage.now() - timedelta(days=1))
+    snapshot = await run.broker.snapshot(await stage.now() - timedelta(days=1), ())
     assert [each.exec_id for each in snapshot.executions if each.exec_id] == [fill["ref_id"]]
     await run.close()
 
@@ -449,7 +450,7 @@ async def test_what_alpaca_replaces_of_others_stays_theirs_and_is_asked_for_once
     since = await stage.now() - timedelta(days=1)
     for _ in range(2):
         before = len(stage.simulator.exchanges)
-        snapshot = await run.broker.snapshot(since)
+        snapshot = await run.broker.snapshot(since, ())
         (order,) = snapshot.open_orders
         assert (order.client_order_id, order.broker_order_id) == (
             theirs.json["client_order_id"],

@@ -81,7 +81,7 @@ async def test_fees_are_reported_under_one_key_by_snapshots_and_while_the_sessio
     fees = [stage.account.list_fee(COIN, D(quantity)) for quantity in ("0.005", "-0.001")]
     broker = AlpacaBroker(stage.context(), watch_seconds=0.05)
     await broker.open()
-    snapshot = await broker.snapshot(await stage.now() - timedelta(days=1))
+    snapshot = await broker.snapshot(await stage.now() - timedelta(days=1), ())
     reported = [each for each in snapshot.executions if each.kind is EventKind.FEE]
     assert [(each.symbol, each.quantity) for each in reported] == [
         (COIN, D("0.005")),
@@ -104,7 +104,7 @@ async def test_all_pages_of_fees_are_read(stage: AlpacaStage) -> None:
     for number in range(205):
         stage.account.list_fee(COIN, D(number + 1))
     broker = AlpacaBroker(stage.context())
-    snapshot = await broker.snapshot(await stage.now() - timedelta(hours=1))
+    snapshot = await broker.snapshot(await stage.now() - timedelta(hours=1), ())
     assert [each.quantity for each in snapshot.executions] == [
         D(number + 1) for number in range(205)
     ]
@@ -119,7 +119,7 @@ async def test_fees_that_are_no_quantity_of_a_coin_are_not_booked(stage: AlpacaS
     stage.account.list_fee("USD", D(3))
     stage.account.list_fee(COIN, D(4))
     broker = AlpacaBroker(stage.context())
-    snapshot = await broker.snapshot(await stage.now() - timedelta(hours=1))
+    snapshot = await broker.snapshot(await stage.now() - timedelta(hours=1), ())
     assert [each.quantity for each in snapshot.executions] == [D(4)]
     assert sorted(text.split(":")[0] for text in snapshot.unreadable) == ["FeeActivity"] * 2
     await broker.close()
@@ -130,6 +130,6 @@ async def test_an_alpaca_that_lists_no_fees_says_so_and_is_read_all_the_same(
 ) -> None:
     stage.simulator.has_fees = False
     broker = AlpacaBroker(stage.context())
-    snapshot = await broker.snapshot(await stage.now() - timedelta(hours=1))
+    snapshot = await broker.snapshot(await stage.now() - timedelta(hours=1), ())
     assert "/v2/account/activities/CFEE 422" in " ".join(snapshot.remarks)
     await broker.close()

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from tests.brokers.alpaca.order import Order
 from tests.brokers.alpaca.simulator import Fault, Simulator
 from tests.brokers.alpaca.stage import AlpacaStage
+from tests.brokers.sought import sought
 from tests.waiting import eventually_async
 from trading_intents.brokers.port import (
     Absent,
@@ -20,7 +21,7 @@ from trading_intents.brokers.port import (
     OrderTicket,
     Outcome,
 )
-from trading_intents.testing.broker_suite import Card, CardRun, Sent, deadline, play
+from trading_intents.testing.broker_suite import Card, CardRun, Sent, deadline, new_id, play
 from trading_intents.testing.linked_cards import LINKED_CARDS
 from trading_intents.trading import Leg, OrderSide, TimeInForce, terms_of
 
@@ -157,7 +158,7 @@ async def test_a_buy_beside_a_stop_only_closes_a_short(
     pair = replace(ticket, legs=(leg(run, ticket, Leg.ONE_CANCELS_OTHER, "112", "110"),))
     assert (await run.send(pair)).result.outcome is Outcome.REJECTED
     await run.send(run.ticket(OrderSide.SELL_SHORT, "5"))
-    sent = await run.send(replace(pair, client_order_id=stage.client_order_id()))
+    sent = await run.send(replace(pair, client_order_id=new_id()))
     assert sent.result.outcome is Outcome.ACKED
     body = [each.body for each in stage.simulator.exchanges if each.method == "POST"][-1]
     assert (body["order_class"], body["position_intent"], "limit_price" in body) == (
@@ -213,13 +214,13 @@ async def test_a_leg_is_found_by_its_number_alone(
     run = await open_session(stage)
     sent = await enter(run)
     loss = sent.ticket.legs[1].client_order_id
-    assert isinstance(await run.broker.lookup(loss, None, deadline()), Absent)
-    found = await run.broker.lookup(loss, role(stage, "stop_loss").json["id"], deadline())
+    assert isinstance(await run.broker.lookup(sought(loss), deadline()), Absent)
+    found = await run.broker.lookup(sought(loss, role(stage, "stop_loss").json["id"]), deadline())
     assert isinstance(found, OrderSnapshot)
     assert [event.kind for event in events_of([*found.events], sent, Leg.STOP_LOSS)] == [
         EventKind.ACCEPTED
     ]
-    other = await run.broker.lookup("nobody", sent.result.broker_order_id, deadline())
+    other = await run.broker.lookup(sought("nobody", sent.result.broker_order_id), deadline())
     assert isinstance(other, Absent), "the number of an order that has a name of ours is no leg's"
 
 
@@ -339,7 +340,7 @@ async def test_what_happened_to_legs_while_no_session_was_open_is_reported(
         for order in stage.account.orders.values()
         if order.json["group_role"] == "take_profit"
     )
-    found = await again.broker.lookup("x", profit.json["id"], deadline())
+    found = await again.broker.lookup(sought("x", profit.json["id"]), deadline())
     assert isinstance(found, OrderSnapshot)
     assert EventKind.CANCELLED in {event.kind for event in found.events}
     ticket = replace(run.ticket(OrderSide.SELL, "5", "110"), broker_order_id=profit.json["id"])

@@ -12,6 +12,7 @@ import pytest
 from tests.brokers.alpaca.in_process import integration, open_alpaca
 from tests.brokers.alpaca.simulator import Fault, Simulator
 from tests.brokers.alpaca.stage import AlpacaStage
+from tests.brokers.sought import sought
 from tests.conftest import Urls
 from tests.execution.in_process_execution import executing
 from tests.waiting import eventually_async
@@ -84,7 +85,7 @@ async def test_a_stream_that_has_moved_is_not_sent_the_credential(stage: AlpacaS
 async def test_an_alpaca_that_cannot_be_reached_is_named_with_the_cause(stage: AlpacaStage) -> None:
     async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0) as server:
         host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    for call in (AlpacaBroker.open, lambda broker: broker.snapshot(datetime.now(UTC))):
+    for call in (AlpacaBroker.open, lambda broker: broker.snapshot(datetime.now(UTC), ())):
         broker = AlpacaBroker(changed(stage, url=f"http://{host}").context())
         with pytest.raises(
             BrokerUnavailable,
@@ -111,7 +112,7 @@ async def test_secrets_that_no_header_can_hold_are_refused(stage: AlpacaStage, s
 async def test_a_clock_that_is_days_off_is_reported(stage: AlpacaStage) -> None:
     stage.simulator.clock_skew_seconds = 2 * 86_400 + 30
     broker = AlpacaBroker(stage.context())
-    (notice,) = (await broker.snapshot(datetime.now(UTC) - timedelta(minutes=1))).notices
+    (notice,) = (await broker.snapshot(datetime.now(UTC) - timedelta(minutes=1), ())).notices
     seconds = int(re.findall(r"differ by (\d+) s", notice)[0])
     assert abs(seconds - stage.simulator.clock_skew_seconds) < 5
     await broker.close()
@@ -149,7 +150,7 @@ async def test_a_clock_that_is_slow_makes_no_stream_mute(stage: AlpacaStage) -> 
     )
     run = CardRun(stage=stage, broker=broker)
     await run.open()
-    await broker.snapshot(datetime.now(UTC) - timedelta(minutes=1))
+    await broker.snapshot(datetime.now(UTC) - timedelta(minutes=1), ())
     await until_watched(stage.simulator)
     assert not run.has_ended
     await run.close()
@@ -277,9 +278,9 @@ async def test_an_execution_that_is_listed_late_is_in_the_next_snapshot(stage: A
     stage.simulator.is_mute = True
     stage.account.fill(stage.account.by_client[sent.ticket.client_order_id], D(1), D(50))
     late = stage.account.activities.pop()
-    first = await run.broker.snapshot(datetime.now(UTC) - timedelta(seconds=30))
+    first = await run.broker.snapshot(datetime.now(UTC) - timedelta(seconds=30), ())
     stage.account.activities.append(late)
-    second = await run.broker.snapshot(datetime.now(UTC))
+    second = await run.broker.snapshot(datetime.now(UTC), ())
     assert [
         late["ref_id"] in {event.exec_id for event in each.executions} for each in (first, second)
     ] == [False, True]
@@ -292,7 +293,7 @@ async def test_fills_of_the_older_list_come_page_by_page(stage: AlpacaStage) -> 
     for _ in range(250):
         stage.account.fill(order, D(1), D(50))
     broker = AlpacaBroker(stage.context())
-    executions = (await broker.snapshot(datetime.now(UTC) - timedelta(minutes=1))).executions
+    executions = (await broker.snapshot(datetime.now(UTC) - timedelta(minutes=1), ())).executions
     assert [event.cum_quantity for event in executions] == [D(count) for count in range(1, 251)]
     await broker.close()
 
@@ -325,7 +326,7 @@ async def test_a_look_up_of_versions_waits_for_their_executions(stage: AlpacaSta
     stage.account.fill(version, D(6), D(50))
     late = stage.account.activities.pop()
     assert isinstance(
-        await run.broker.lookup(sent.ticket.client_order_id, None, deadline()), LookupUnknown
+        await run.broker.lookup(sought(sent.ticket.client_order_id), deadline()), LookupUnknown
     )
     stage.account.activities.append(late)
     assert late["ref_id"] in {event.exec_id for event in (await run.found(sent)).events}
@@ -340,7 +341,7 @@ async def test_a_slow_clock_hides_no_execution(stage: AlpacaStage) -> None:
     execution = stage.account.fill(
         stage.account.by_client[replaced.ticket.client_order_id], D(1), D(50)
     )
-    snapshot = await run.broker.snapshot(datetime.now(UTC) - timedelta(minutes=1))
+    snapshot = await run.broker.snapshot(datetime.now(UTC) - timedelta(minutes=1), ())
     for events in (snapshot.executions, (await run.found(sent)).events):
         assert execution in {event.exec_id for event in events}
     await run.close()

@@ -8,6 +8,7 @@ from decimal import Decimal
 
 ZERO = Decimal(0)
 CASH = Decimal(1_000_000)
+FEE = Decimal("0.01")  # of each execution
 NEW = "0"
 PARTLY = "1"
 FILLED = "2"
@@ -34,6 +35,7 @@ class Order:
     paid: Decimal = ZERO
     is_triggered: bool = False
     names: list[str] = field(default_factory=list)  # every client order id that it had
+    fills: list[tuple[Decimal, Decimal]] = field(default_factory=list)  # quantity, price
 
     @property
     def quantity(self) -> Decimal:
@@ -182,13 +184,15 @@ class Book:
     def fill(self, order: Order, quantity: Decimal, price: Decimal) -> str:
         order.filled += quantity
         order.paid += quantity * price
+        order.fills.append((quantity, price))
         order.status = FILLED if order.filled >= order.quantity else PARTLY
         signed = quantity if order.fields[54] == "1" else -quantity
         self.held[order.fields[55]] = self.held.get(order.fields[55], ZERO) + signed
         kind = {FILLED: "2", PARTLY: "1"}[order.status] if self.is_old else "F"
         shown = "many" if self.is_garbling else plain(quantity)
         self.is_garbling = False
-        return self._report(order, kind, more=[(32, shown), (31, plain(price))])
+        fee = [(12, plain(FEE)), (13, "3")]
+        return self._report(order, kind, more=[(32, shown), (31, plain(price)), *fee])
 
     def amend(self, order: Order, exec_id: str, quantity: Decimal, price: Decimal) -> None:
         """Busts an execution, if the quantity is 0, or corrects it. `order.filled` and `paid` are

@@ -4,7 +4,6 @@ named."""
 
 import asyncio
 import contextlib
-import itertools
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -40,7 +39,7 @@ FAULTS = frozenset({StageFault.DROP_ANSWER, StageFault.LOSE_COMMAND, StageFault.
 RESTS_NONE = "fills every order at once"
 NO_ACCEPT = "does not acknowledge an order before its fill"
 CANNOT = {
-    "executor": dict.fromkeys((12, 14, 15, 22, 23, 40, 41, 42, 60, 70), RESTS_NONE)
+    "executor": dict.fromkeys((12, 14, 15, 22, 23, 29, 40, 41, 42, 45, 46, 60, 65, 70), RESTS_NONE)
     | {63: NO_ACCEPT},
     "ordermatch": {
         22: "knows no money",
@@ -98,13 +97,9 @@ class CounterpartStage:
     symbol: Symbol
     relay: "FaultyRelay"
     faults: frozenset[StageFault] = FAULTS
-    _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
         self.capabilities = self.connector.integration().capabilities
-
-    def client_order_id(self) -> str:
-        return f"{self.symbol}-{next(self._numbers)}"
 
     async def connect(self) -> BrokerAdapter:
         return self.connector.connect()
@@ -118,6 +113,9 @@ class CounterpartStage:
 
     async def fault(self, fault: StageFault) -> None:
         self.relay.fault = fault
+
+    async def book(self) -> None:
+        """These programs show none."""
 
 
 @dataclass
@@ -145,7 +143,8 @@ class FaultyRelay:
     ) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(65_536):
-                fault = self.fault if client and b"\x0135=D\x01" in data else None
+                is_command = any(b"\x0135=%c\x01" % each in data for each in b"DFG")
+                fault = self.fault if client and is_command else None
                 self.fault = None if fault else self.fault
                 if fault is not StageFault.LOSE_COMMAND:
                     to.write(data)
@@ -207,7 +206,7 @@ async def test_a_counterpart_plays_the_cards_that_are_meant_for_it(
         if maker:
             await maker.broker.close()
     assert {card: error for card, error in played if error} == {}
-    assert len(played) == (6 if name == "executor" else 14)
+    assert len(played) == (6 if name == "executor" else 18)
 
 
 def test_the_documents_show_which_cards_the_counterparts_play(tmp_path: Path) -> None:

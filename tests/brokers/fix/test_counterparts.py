@@ -23,6 +23,7 @@ from tests.brokers.fix.counterparts import (
 )
 from tests.brokers.fix.orders import a_ticket, submit
 from tests.brokers.fix.script_player import play
+from tests.brokers.sought import sought
 from tests.conftest import Urls
 from trading_intents.brokers.port import BrokerEvent, EventKind, OrderSnapshot, OrderTicket, Outcome
 from trading_intents.trading import OrderKind, OrderSide
@@ -100,7 +101,7 @@ async def test_executor_fills_orders_and_reports_again_what_was_missed(
         lost = a_ticket()
         sending = submit(broker, lost)
         async with asyncio.timeout(WAIT_SECONDS):
-            while await broker._store.find_sent(lost.client_order_id) is None:
+            while not await broker._store.was_sent(lost.client_order_id):
                 await asyncio.sleep(0)
         assert broker._session
         broker._session._writer.transport.abort()
@@ -110,7 +111,7 @@ async def test_executor_fills_orders_and_reports_again_what_was_missed(
         since = datetime.now(UTC) - timedelta(hours=1)
 
         async def executions() -> list[BrokerEvent]:
-            return list((await broker.snapshot(since)).executions)
+            return list((await broker.snapshot(since, ())).executions)
 
         async with asyncio.timeout(WAIT_SECONDS):
             while len(fills(await executions())) < 2:
@@ -141,7 +142,7 @@ async def test_ordermatch_matches_and_cancels_orders(
         await until(lambda: any(each.kind is EventKind.CANCELLED for each in reported))
         ended = [each.client_order_id for each in reported if each.kind is EventKind.CANCELLED]
         assert ended == [resting.client_order_id]
-        snapshot = await broker.snapshot(datetime.now(UTC) - timedelta(hours=1))
+        snapshot = await broker.snapshot(datetime.now(UTC) - timedelta(hours=1), ())
         assert snapshot.open_orders == ()
         assert len(fills(list(snapshot.executions))) == 2
         await broker.close()
@@ -162,7 +163,7 @@ async def test_quickfixs_dictionary_takes_every_command(
         )
         assert (await broker.replace(first, soon())).outcome is Outcome.ACKED
         for each in (ticket, first):
-            found = await broker.lookup(each.client_order_id, "Q1", soon())
+            found = await broker.lookup(sought(each.client_order_id, "Q1"), soon())
             assert isinstance(found, OrderSnapshot), found
             assert [
                 event.cum_quantity for event in found.events if event.kind is EventKind.STATUS
@@ -195,5 +196,5 @@ async def test_jspurefix_takes_an_order_and_its_fills_are_read(
         )
         await until(lambda: len(fills(reported)) == 2)
         assert fills(reported) == [(ticket.client_order_id, Decimal(5), Decimal(100))] * 2
-        assert (await broker.snapshot(datetime.now(UTC) - timedelta(hours=1))).open_orders == ()
+        assert (await broker.snapshot(datetime.now(UTC) - timedelta(hours=1), ())).open_orders == ()
         await broker.close()

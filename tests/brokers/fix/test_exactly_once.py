@@ -12,6 +12,7 @@ import pytest
 from tests.brokers.fix.counterparty import Counterparty, Fields
 from tests.brokers.fix.orders import a_ticket, end, opened, submit
 from tests.brokers.fix.venue import Connector
+from tests.brokers.sought import sought
 from trading_intents.brokers.fix.broker import FixBroker
 from trading_intents.brokers.port import (
     Absent,
@@ -58,7 +59,7 @@ async def until_too_old(ticket: OrderTicket) -> None:
 
 
 async def snapshot(broker: FixBroker) -> AccountSnapshot:
-    return await broker.snapshot(datetime.now(UTC) - LONG_AGO)
+    return await broker.snapshot(datetime.now(UTC) - LONG_AGO, ())
 
 
 async def stored(connector: Connector, query: str) -> Any:
@@ -370,7 +371,9 @@ async def test_orders_that_a_venue_without_recovery_never_reports_are_looked_up(
     _, logon = await asyncio.gather(later.open(), other.log_on())
     assert (logon[34], logon[141]) == ("1", "Y")
     assert (await snapshot(later)).open_orders == ()
-    looking = asyncio.create_task(later.lookup(ticket.client_order_id, None, time.monotonic() + 5))
+    looking = asyncio.create_task(
+        later.lookup(sought(ticket.client_order_id), time.monotonic() + 5)
+    )
     asked = await other.expect("H", t11=ticket.client_order_id, t55="ACME", t54="1")
     other.report({**asked, 38: "10"}, "I", "2", {151: "0", 14: "10", 6: "99"})
     found = await looking
@@ -411,12 +414,12 @@ async def test_an_order_that_was_never_stored_was_never_sent(
 ) -> None:
     connector.more["lookup"] = "none"
     broker = await opened(connector, other)
-    assert await broker.lookup("o-never", None, time.monotonic() + 5) == Absent(never_sent=True)
+    assert await broker.lookup(sought("o-never"), time.monotonic() + 5) == Absent(never_sent=True)
     ticket = a_ticket()
     sending = submit(broker, ticket)
     order = await other.expect("D")
     assert isinstance(
-        await broker.lookup(ticket.client_order_id, None, time.monotonic() + 5), LookupUnknown
+        await broker.lookup(sought(ticket.client_order_id), time.monotonic() + 5), LookupUnknown
     )
     other.report(order)
     await sending
@@ -428,7 +431,7 @@ async def test_a_lookup_at_a_session_that_is_over_is_answered_at_once(
 ) -> None:
     broker = await opened(connector, other)
     await end(broker, other)
-    found = await broker.lookup("o-never", None, time.monotonic() + 60)
+    found = await broker.lookup(sought("o-never"), time.monotonic() + 60)
     assert found == LookupUnknown("the session is down")
 
 
@@ -444,7 +447,8 @@ async def test_an_order_on_its_way_into_the_table_is_not_absent(
         sending = submit(broker, ticket, seconds=0.2)
         assert (await sending).outcome is Outcome.UNKNOWN
         assert isinstance(
-            await broker.lookup(ticket.client_order_id, None, time.monotonic() + 0.2), LookupUnknown
+            await broker.lookup(sought(ticket.client_order_id), time.monotonic() + 0.2),
+            LookupUnknown,
         )
     assert (await other.expect("D"))[11] == ticket.client_order_id
     await end(broker, other)

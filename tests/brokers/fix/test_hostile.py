@@ -153,6 +153,21 @@ async def test_what_waits_for_a_gap_is_bounded(connector: Connector, other: Coun
 
 
 @pytest.mark.parametrize(
+    "fields", [[(36, "1")], [(36, "1"), (123, "Y")], [], [(36, "many"), (123, "Y")]]
+)
+async def test_a_sequence_reset_that_is_refused_counts_for_nothing(
+    connector: Connector, other: Counterparty, fields: list[tuple[int, str]]
+) -> None:
+    broker = await opened(connector, other)
+    number = other.next_out
+    other.send("4", fields, number=number)
+    await other.expect("3", t45=str(number), t372="4")
+    await expect_working(broker, other)  # its answer has that number, and leaves no gap
+    assert count(connector, "gap") == 0
+    await end(broker, other)
+
+
+@pytest.mark.parametrize(
     ("message", "reason"),
     [({"sender": "STRANGER"}, "9"), ({"seconds": -300}, "10"), ({"seconds": 300}, "10")],
     ids=["of somebody else", "of another time", "of the future"],
@@ -235,7 +250,7 @@ async def test_a_report_with_any_id_is_kept(
     other.report(await other.expect("D"), more={37: order_id})
     assert (await sending).outcome is Outcome.ACKED
     await expect_working(broker, other)
-    assert len((await broker.snapshot(datetime.now(UTC) - timedelta(hours=1))).open_orders) == 2
+    assert len((await broker.snapshot(datetime.now(UTC) - timedelta(hours=1), ())).open_orders) == 2
     await end(broker, other)
 
 

@@ -20,7 +20,7 @@ STATEMENTS = {
     "refuse": (store.FIND_REFUSED, {"fix_out_pkey"}),
     "skip": (store.SKIP, {"fix_out_unanswered"}),
     "resend": (store.RESEND, {"fix_out_unanswered"}),
-    "find": (store.FIND_SENT, {"fix_out_by_client_order_id"}),
+    "find": (store.WAS_SENT, {"fix_out_by_client_order_id"}),
     "open": (store.LIST_OPEN, {"fix_in_open", "fix_out_pkey"}),
     "repeat": (store.LIST_RECEIVED, {"fix_in_by_time", "fix_out_pkey"}),
     "skipped": (store.LIST_SKIPPED, {"fix_out_skipped"}),

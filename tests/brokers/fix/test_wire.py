@@ -50,7 +50,7 @@ def events(msg_type: str = "8", **tags: str) -> list[BrokerEvent]:
         ({"t150": "0", "t39": "0"}, E.ACCEPTED, "c2"),
         ({"t150": "3", "t39": "3", "t59": "0"}, E.EXPIRED, "c2"),
         ({"t150": "3", "t39": "3", "t59": "1"}, E.STATUS, "c2"),
-        ({"t150": "3", "t39": "3"}, E.STATUS, "c2"),
+        ({"t150": "3", "t39": "3"}, E.EXPIRED, "c2"),
         ({"t150": "4", "t39": "4", "t41": "c1"}, E.CANCELLED, "c1"),
         ({"t150": "4", "t39": "4"}, E.CANCELLED, "c2"),
         ({"t150": "5", "t39": "5", "t41": "c1"}, E.REPLACED, "c2"),
@@ -60,11 +60,12 @@ def events(msg_type: str = "8", **tags: str) -> list[BrokerEvent]:
         ({"t150": "9", "t39": "9"}, E.STATUS, "c2"),
         ({"t150": "B", "t39": "B"}, E.STATUS, "c2"),
         ({"t150": "C", "t39": "C"}, E.EXPIRED, "c2"),
-        ({"t150": "D", "t39": "0"}, E.STATUS, "c2"),
+        ({"t150": "D", "t39": "0"}, E.REPLACED, "c2"),
+        ({"t150": "D", "t39": "0", "t38": ""}, E.STATUS, "c2"),
         ({"t150": "E", "t39": "E"}, E.PENDING_REPLACE, "c2"),
         ({"t150": "F", "t39": "1", "t32": "4", "t31": "100"}, E.FILL, "c2"),
         ({"t150": "1", "t39": "1", "t20": "0", "t32": "4", "t31": "100"}, E.FILL, "c2"),
-        ({"t150": "2", "t39": "2", "t20": "0", "t32": "4", "t31": "100"}, E.FILL, "c2"),
+        ({"t150": "2", "t39": "2", "t38": "4", "t20": "0", "t32": "4", "t31": "100"}, E.FILL, "c2"),
         ({"t150": "F", "t39": "1", "t32": "0", "t31": "0"}, E.STATUS, "c2"),
         ({"t150": "G", "t39": "1", "t19": "E0", "t32": "4", "t31": "99"}, E.FILL_CORRECT, "c2"),
         ({"t150": "H", "t39": "0", "t19": "E0"}, E.FILL_BUST, "c2"),
@@ -100,10 +101,13 @@ def test_a_pending_new_is_no_event() -> None:
         ({"t39": "A"}, []),
         ({"t39": "0", "t14": "0"}, [E.ACCEPTED]),
         ({"t39": "1"}, [E.ACCEPTED, E.STATUS]),
-        ({"t39": "2"}, [E.ACCEPTED, E.STATUS]),
+        ({"t39": "2", "t38": "4"}, [E.ACCEPTED, E.STATUS]),
+        ({"t39": "2"}, [E.ACCEPTED, E.STATUS, E.REPLACED]),
         ({"t39": "4"}, [E.ACCEPTED, E.STATUS, E.CANCELLED]),
         ({"t39": "C", "t14": "0"}, [E.ACCEPTED, E.EXPIRED]),
         ({"t39": "3", "t59": "0"}, [E.ACCEPTED, E.STATUS, E.EXPIRED]),
+        ({"t39": "3"}, [E.ACCEPTED, E.STATUS, E.EXPIRED]),
+        ({"t39": "3", "t59": "1"}, [E.ACCEPTED, E.STATUS]),
         ({"t39": "8"}, [E.REJECTED]),
         ({"t39": "8", "t103": "5"}, []),
         ({"t39": "8", "t37": "NONE"}, []),
@@ -117,6 +121,94 @@ def test_a_status_is_the_events_that_lead_to_it(
     message = received(**how | tags).message
     assert wire.is_absent(message) == ("t103" in tags or "t37" in tags)
     assert wire.answered_id(message) == (None if wire.is_absent(message) else "c2")
+
+
+@pytest.mark.parametrize(
+    ("tags", "kinds"),
+    [
+        ({"t150": "F", "t39": "4", "t151": "0"}, [E.FILL, E.CANCELLED]),
+        ({"t150": "F", "t39": "C", "t151": "0"}, [E.FILL, E.EXPIRED]),
+        ({"t150": "F", "t39": "3", "t151": "0"}, [E.FILL, E.EXPIRED]),
+        ({"t150": "F", "t39": "3", "t59": "1"}, [E.FILL]),
+        ({"t150": "F", "t39": "8", "t151": "0"}, [E.FILL, E.CANCELLED]),
+        ({"t150": "1", "t20": "0", "t39": "4"}, [E.FILL, E.CANCELLED]),
+        ({"t150": "F", "t39": "2", "t151": "0"}, [E.FILL, E.REPLACED]),
+        ({"t150": "F", "t39": "2", "t151": "0", "t38": "4"}, [E.FILL]),
+        ({"t150": "F", "t39": "2", "t151": "0", "t38": "3"}, [E.FILL]),
+        ({"t150": "F", "t39": "1", "t151": "6"}, [E.FILL]),
+        ({"t150": "H", "t39": "2", "t19": "E0"}, [E.FILL_BUST]),
+        ({"t150": "G", "t39": "2", "t19": "E0"}, [E.FILL_CORRECT]),
+        ({"t150": "7", "t39": "4"}, [E.STATUS, E.CANCELLED]),
+        ({"t150": "D", "t39": "4"}, [E.REPLACED, E.CANCELLED]),
+        ({"t150": "4", "t39": "4"}, [E.CANCELLED]),
+        ({"t150": "8", "t39": "8"}, [E.REJECTED]),
+    ],
+)
+def test_a_report_shows_what_the_venue_calls_over(
+    tags: dict[str, str], kinds: list[EventKind]
+) -> None:
+    found = events(**{"t32": "4", "t31": "100"} | tags)
+    assert [event.kind for event in found] == kinds
+    assert {event.client_order_id for event in found} == {"c2"}
+    is_over = len(kinds) > 1 or tags["t150"] in "48" or tags["t39"] == "2"
+    assert wire.order_of(received(**tags).message) == ("V1", not is_over)
+    ends = {E.CANCELLED: {"t150": "4", "t39": "4"}, E.EXPIRED: {"t150": "C", "t39": "C"}}
+    if (end := found[-1].kind) in ends:
+        (own,) = events(**ends[end])
+        assert found[-1].dedupe_key == own.dedupe_key, "the venue may report the end itself too"
+
+
+@pytest.mark.parametrize(
+    ("tags", "quantity", "price"),
+    [
+        ({"t378": "5", "t38": "6"}, "6", None),
+        ({"t378": "3", "t44": "99.5"}, "10", "99.5"),
+        ({"t378": "3", "t40": "3", "t99": "98"}, "10", "98"),
+        ({"t378": "3", "t40": "1", "t44": "99.5"}, "10", None),
+    ],
+)
+def test_a_restated_order_has_the_terms_that_the_venue_gave_it(
+    tags: dict[str, str], quantity: str, price: str | None
+) -> None:
+    (event,) = events(t150="D", t39="1", **tags)
+    assert (event.kind, event.reason) == (E.REPLACED, "replaced_by_broker")
+    assert (event.client_order_id, event.replaces, event.exec_id) == ("c2", None, None)
+    assert (event.quantity, event.cum_quantity) == (Decimal(quantity), Decimal(4))
+    assert event.price == (price and Decimal(price))
+    (again,) = events(t150="D", t39="1", **tags | {"t17": "E2"})
+    (replaced,) = events(t150="5", t39="0", t41="c1")
+    keys = {event.dedupe_key, again.dedupe_key, replaced.dedupe_key}
+    assert len(keys) == 3, "each change is one of its own"
+
+
+def test_an_order_that_is_filled_with_less_works_no_more_than_that() -> None:
+    found = wire.snapshot_of(received(t150="I", t39="2", t151="0"))
+    assert found.quantity == 4
+    assert not found.is_working
+    assert events(t150="I", t39="2", t151="0")[-1].quantity == 4
+
+
+@pytest.mark.parametrize(
+    ("tags", "end"),
+    [
+        ({"t39": "4"}, E.CANCELLED),
+        ({"t39": "C"}, E.EXPIRED),
+        ({"t39": "4", "t37": "NONE"}, None),
+        ({"t39": "8"}, None),
+        ({"t39": "3"}, None),
+        ({"t39": "2"}, None),
+        ({"t39": "0"}, None),
+    ],
+)
+def test_a_cancel_reject_shows_what_the_venue_calls_over(
+    tags: dict[str, str], end: EventKind | None
+) -> None:
+    tags = {"t37": "V1", "t11": "x", "t41": "c2", "t434": "1", "t102": "0"} | tags
+    refused, *ends = events("9", **tags)
+    assert (refused.kind, refused.client_order_id) == (E.CANCEL_REJECTED, "x")
+    assert [(event.kind, event.client_order_id) for event in ends] == ([(end, "c2")] if end else [])
+    is_over = end is not None or tags["t39"] == "2"
+    assert wire.order_of(received("9", **tags).message) == (("V1" if is_over else None), False)
 
 
 @pytest.mark.parametrize(

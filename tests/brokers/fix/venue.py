@@ -2,7 +2,6 @@
 cards' stage."""
 
 import asyncio
-import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,7 +14,8 @@ from uuid import UUID, uuid4
 from msgspec.structs import replace
 
 from tests.brokers.fix.acceptor import MemoryStore
-from tests.brokers.fix.book import Book
+from tests.brokers.fix.book import FEE, Book, Order
+from trading_intents.brokers.fix import wire
 from trading_intents.brokers.fix.broker import FixBroker, venues
 from trading_intents.brokers.fix.messages import ReceivedMessage, SentMessage, SessionRules
 from trading_intents.brokers.fix.session import FixSession
@@ -32,8 +32,16 @@ from trading_intents.secret import Secret
 from trading_intents.storage.database import Pool
 from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.telemetry import Metrics
-from trading_intents.testing.broker_suite import StageFault
-from trading_intents.trading import Environment, Symbol
+from trading_intents.testing.broker_suite import BookedFill, BookedOrder, StageFault
+from trading_intents.trading import Environment, OrderKind, OrderSide, Symbol
+
+COMMANDS = "DFG"
+STATUS_REQUEST = "H"
+LOOKUP_FAULTS = frozenset({StageFault.REFUSE_LOOKUP, StageFault.LOSE_LOOKUP})
+SIDES = {"1": OrderSide.BUY, "2": OrderSide.SELL, "5": OrderSide.SELL_SHORT}
+KINDS = {"1": OrderKind.MARKET, "2": OrderKind.LIMIT, "3": OrderKind.STOP}
+KINDS |= {"4": OrderKind.STOP_LIMIT}
+TIMES = {code: time for time, code in wire.TIMES.items()}
 
 
 @dataclass
@@ -88,8 +96,14 @@ class FixVenue:
 
     def _on_message(self, received: ReceivedMessage) -> None:
         message = received.message
-        fault = self.faults.pop(0) if self.faults and message.type == "D" else None
-        if fault is StageFault.LOSE_COMMAND:
+        fault = self.faults[0] if self.faults else None
+        meets = STATUS_REQUEST if fault in LOOKUP_FAULTS else COMMANDS
+        fault = self.faults.pop(0) if self.faults and message.type in meets else None
+        if fault in (StageFault.LOSE_COMMAND, StageFault.LOSE_LOOKUP):
+            return
+        if fault is StageFault.REFUSE_LOOKUP:
+            about = [(45, str(received.number)), (372, message.type)]
+            self._send("j", [*about, (380, "4"), (58, "not now")])
             return
         if fault is StageFault.GARBLE:
             self.book.is_garbling = True
@@ -159,7 +173,7 @@ class Connector:
 
     def integration(self) -> Integration:
         write_profile(self.folder, self.port, self.extends, **self.more)
-        (integration,) = venues({"FIX_VENUES": str(self.folder)})
+        (integration,) = venues.make({"FIX_VENUES": str(self.folder)})
         return integration
 
     def connect(self) -> FixBroker:
@@ -200,13 +214,9 @@ class FixStage:
         StageFault.BUST_FILL,
         StageFault.REFUSE_UPDATES,
     }
-    _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
         self.capabilities: Capabilities = self.connector.integration().capabilities
-
-    def client_order_id(self) -> str:
-        return f"c{next(self._numbers)}"
 
     async def connect(self) -> BrokerAdapter:
         return self.connector.connect()
@@ -219,3 +229,20 @@ class FixStage:
 
     async def fault(self, fault: StageFault) -> None:
         self.venue.faults.append(fault)
+
+    async def book(self) -> list[BookedOrder]:
+        return [_booked(order) for order in self.venue.book.orders.values()]
+
+
+def _booked(order: Order) -> BookedOrder:
+    fields = order.fields
+    return BookedOrder(
+        client_order_ids=tuple(order.names),
+        side=SIDES[fields[54]],
+        kind=KINDS[fields[40]],
+        quantity=order.quantity,
+        limit_price=Decimal(fields[44]) if 44 in fields else None,
+        stop_price=Decimal(fields[99]) if 99 in fields else None,
+        time_in_force=TIMES[fields[59]],
+        fills=tuple(BookedFill(quantity, price, FEE) for quantity, price in order.fills),
+    )

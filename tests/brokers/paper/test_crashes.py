@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 
 from tests.brokers.paper.venue import Venue, assert_books_balance, deadline
+from tests.brokers.sought import sought
 from tests.conftest import Urls
 from tests.fork_server import Fork
 from trading_intents.brokers.paper.venue import store
@@ -46,7 +47,7 @@ async def test_what_was_answered_survives_a_kill(venue: Venue, tenants_database:
         process.wait()
     session = await venue.open_session(account)
     for client_order_id, outcome in answered.items():
-        found = await session.broker.lookup(client_order_id, None, deadline())
+        found = await session.broker.lookup(sought(client_order_id), deadline())
         assert isinstance(found, OrderSnapshot), client_order_id
         assert (found.events[0].kind == "REJECTED") == (outcome == Outcome.REJECTED)
     await assert_books_balance(venue.owner, account)
@@ -54,7 +55,7 @@ async def test_what_was_answered_survives_a_kill(venue: Venue, tenants_database:
     assert len(journal) == len(set(journal)) >= len(answered)
     working = await venue.value("SELECT count(*) FROM paper_working WHERE account_id = $1", account)
     assert (
-        len((await session.broker.snapshot(await venue.value("SELECT now()"))).open_orders)
+        len((await session.broker.snapshot(await venue.value("SELECT now()"), ())).open_orders)
         == working
     )
 
@@ -80,3 +81,17 @@ async def test_a_command_is_taken_as_a_whole_or_not_at_all(
         )
     assert (await session.submit("one", "buy 50 market")).outcome is Outcome.ACKED
     await assert_books_balance(venue.owner, account)
+
+
+async def test_orders_are_worked_on_after_a_command_failed(
+    venue: Venue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The books are dropped with it, and read anew long before the next check."""
+    await venue.post("99x10 101x10")
+    session = await venue.open_session(uuid4())
+    await session.submit("one", "buy 10 limit 100")
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "add_rows", lambda *_: Statement("SELECT 1 / 0"))
+        assert (await session.submit("two", "buy 1 market")).outcome is Outcome.NOT_SENT
+    await venue.post("99x10 100x10")
+    assert await session.events(2) == ["accepted", "fill 10@100"]

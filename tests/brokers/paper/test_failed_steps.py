@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.brokers.paper.market import ANY, CASH, NOON, Market, named
 from tests.brokers.paper.plays import linked_orders, orders, quotes, run, signed
 from tests.brokers.paper.venue import Venue, deadline
+from tests.brokers.sought import sought
 from tests.property_sizes import examples
 from trading_intents.brokers.paper.book import accounting, linked, rules
 from trading_intents.brokers.paper.model import PaperOrder
@@ -200,11 +201,11 @@ async def test_an_account_trades_on_after_a_step_of_one_order_failed(
     ]
     cancelled = await session.cancel("x1", "bad")
     assert (cancelled.outcome, cancelled.code) == (Outcome.REJECTED, "too_late")
-    found = await session.broker.lookup("bad", None, deadline())
+    found = await session.broker.lookup(sought("bad"), deadline())
     assert isinstance(found, OrderSnapshot)
     assert found.events[-2].kind is EventKind.REJECTED
     assert (await session.submit("next", "buy 1 market")).outcome is Outcome.ACKED
-    assert (await session.broker.snapshot(NOON)).open_orders == ()
+    assert (await session.broker.snapshot(NOON, ())).open_orders == ()
     name = "ti_execution_alerts_total"
     labels = {"kind": "paper_order_failed"}
     assert venue.metrics.registry.get_sample_value(name, labels) == 1

@@ -7,6 +7,7 @@ import pytest
 
 from tests.brokers.paper.market import named, terms
 from tests.brokers.paper.venue import Venue, assert_books_balance, deadline
+from tests.brokers.sought import sought
 from trading_intents.brokers.port import Absent, BrokerEvent, OrderSnapshot, Outcome
 from trading_intents.clock import SystemClock
 
@@ -36,7 +37,7 @@ async def test_a_dropped_answer_leaves_an_order_that_works(venue: Venue) -> None
     await venue.fault(account, "drop_answer", command="SUBMIT")
     result = await session.submit("one", "buy 1 limit 1")
     assert (result.outcome, result.updates, result.broker_order_id) == (Outcome.UNKNOWN, (), None)
-    assert isinstance(await session.broker.lookup("one", None, deadline()), OrderSnapshot)
+    assert isinstance(await session.broker.lookup(sought("one"), deadline()), OrderSnapshot)
     assert (await session.cancel("x", "one")).outcome is Outcome.ACKED
     assert await session.events(2) == ["accepted", "cancelled"]
 
@@ -46,7 +47,7 @@ async def test_a_lost_command_never_arrived(venue: Venue) -> None:
     session = await venue.open_session(account)
     await venue.fault(account, "lose", remaining=1)
     assert (await session.submit("one", "buy 1 market")).outcome is Outcome.UNKNOWN
-    assert await session.broker.lookup("one", None, deadline()) == Absent()
+    assert await session.broker.lookup(sought("one"), deadline()) == Absent()
     assert await venue.journal(account) == []
     assert (await session.submit("one", "buy 1 market")).outcome is Outcome.ACKED
 
@@ -75,7 +76,7 @@ async def test_a_delayed_answer_and_its_events_come_late(venue: Venue) -> None:
     await venue.fault(account, "delay", millis=60_000, remaining=1)
     asked = await session.broker.submit(named(terms("buy 1 market"), "two"), deadline(2.0))
     assert asked.outcome is Outcome.UNKNOWN
-    assert isinstance(await session.broker.lookup("two", None, deadline()), OrderSnapshot)
+    assert isinstance(await session.broker.lookup(sought("two"), deadline()), OrderSnapshot)
 
 
 async def test_an_overfill_is_what_it_says(venue: Venue) -> None:
@@ -98,7 +99,7 @@ async def test_a_session_that_breaks_has_to_be_opened_again(venue: Venue) -> Non
         pass
     assert (await session.submit("two", "buy 1 market")).outcome is Outcome.NOT_SENT
     again = await venue.open_session(account)
-    assert isinstance(await again.broker.lookup("one", None, deadline()), OrderSnapshot)
+    assert isinstance(await again.broker.lookup(sought("one"), deadline()), OrderSnapshot)
     assert (await again.submit("two", "buy 1 market")).outcome is Outcome.ACKED
     assert len(await again.events(2)) == 2
     assert again.has_no_event()

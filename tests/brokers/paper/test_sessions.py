@@ -21,6 +21,7 @@ from tests.brokers.paper.venue import (
     deadline,
     said,
 )
+from tests.brokers.sought import sought
 from trading_intents.brokers.paper.book.matching import OrderBook
 from trading_intents.brokers.paper.broker import PaperBroker
 from trading_intents.brokers.paper.model import (
@@ -179,7 +180,7 @@ async def test_orders_expire_by_the_databases_time(venue: Venue) -> None:
         account,
     )
     snapshot = await (await venue.open_session(account)).broker.snapshot(
-        await venue.value("SELECT now() - interval '1 s'")
+        await venue.value("SELECT now() - interval '1 s'"), ()
     )
     assert [said(event) for event in snapshot.executions] == ["accepted", "expired day_ended"]
 
@@ -228,20 +229,21 @@ async def test_a_look_up_finds_every_order_for_ever(venue: Venue) -> None:
     await session.broker.close()
     session = await venue.open_session(account)
     for client_order_id in ("one", "two"):
-        found = await session.broker.lookup(client_order_id, None, deadline())
+        found = await session.broker.lookup(sought(client_order_id), deadline())
         assert isinstance(found, OrderSnapshot)
         assert (found.client_order_id, found.quantity, list(found.events)) == (
             "two",
             Decimal(11),
             reported,
         )
-    found = await session.broker.lookup("three", None, deadline())
+    found = await session.broker.lookup(sought("three"), deadline())
     assert isinstance(found, OrderSnapshot)
     assert list(found.events) == list(refused.updates)
     assert (
-        await session.broker.lookup("nobody", reported[0].broker_order_id, deadline()) == Absent()
+        await session.broker.lookup(sought("nobody", reported[0].broker_order_id), deadline())
+        == Absent()
     )
-    assert isinstance(await session.broker.lookup("one", None, deadline(-1)), LookupUnknown)
+    assert isinstance(await session.broker.lookup(sought("one"), deadline(-1)), LookupUnknown)
 
 
 async def test_a_snapshot_has_open_orders_executions_and_positions(venue: Venue) -> None:
@@ -253,14 +255,14 @@ async def test_a_snapshot_has_open_orders_executions_and_positions(venue: Venue)
     rests = await session.submit("two", "buy 9 limit 101")
     await session.submit("three", "buy 1 limit 1")
     ended = await session.cancel("x", "three")
-    snapshot = await session.broker.snapshot(start)
+    snapshot = await session.broker.snapshot(start, ())
     (order,) = snapshot.open_orders
     assert (order.client_order_id, order.events) == ("two", rests.updates)
     assert {*filled.updates, *rests.updates, *ended.updates} <= set(snapshot.executions)
     assert len(snapshot.executions) == 6
     assert snapshot.positions is not None
     assert [(each.symbol, each.quantity) for each in snapshot.positions] == [(ACME, Decimal(10))]
-    assert (await session.broker.snapshot(snapshot.taken_at)).executions == ()
+    assert (await session.broker.snapshot(snapshot.taken_at, ())).executions == ()
 
 
 async def test_a_ticket_that_is_too_old_is_not_sent(venue: Venue) -> None:
@@ -290,9 +292,9 @@ async def test_a_database_that_goes_away_is_reported_as_the_outcome_that_it_mean
     monkeypatch.setattr(venue.database.worker, "transaction", away)
     monkeypatch.setattr(session.broker._venue._transactions, "transaction", away)
     assert (await session.submit("one", "buy 1 market")).outcome is outcome
-    assert isinstance(await session.broker.lookup("one", None, deadline()), LookupUnknown)
+    assert isinstance(await session.broker.lookup(sought("one"), deadline()), LookupUnknown)
     with pytest.raises(BrokerUnavailable):
-        await session.broker.snapshot(datetime.now(UTC))
+        await session.broker.snapshot(datetime.now(UTC), ())
     with pytest.raises(BrokerUnavailable):
         await PaperBroker(venue.context(uuid4(), venue.organization)).open()
 
@@ -445,7 +447,7 @@ async def test_the_walk_is_asked_only_when_it_can_have_come_near(
     for _ in range(20):
         await session.broker._market.look()
     assert sum(asked.values()) <= 4 * symbols
-    assert len((await session.broker.snapshot(datetime.now(UTC))).open_orders) == symbols
+    assert len((await session.broker.snapshot(datetime.now(UTC), ())).open_orders) == symbols
 
 
 async def test_an_account_has_so_many_working_orders_and_no_more(venue: Venue) -> None:

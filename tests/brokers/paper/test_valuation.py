@@ -23,7 +23,7 @@ D = Decimal
 
 
 async def snapshot_balance(session: PaperSession) -> BrokerBalance:
-    balance = (await session.broker.snapshot(NOW)).balance
+    balance = (await session.broker.snapshot(NOW, ())).balance
     assert balance is not None
     return balance
 

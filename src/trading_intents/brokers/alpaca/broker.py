@@ -31,7 +31,14 @@ from trading_intents.brokers.port import (
     OrderTicket,
     Outcome,
 )
-from trading_intents.brokers.rest_client import AnswerUnclear, NotSent, answered, rejected, remember
+from trading_intents.brokers.rest_client import (
+    AnswerUnclear,
+    NotSent,
+    answered,
+    rejected,
+    remember,
+    url_setting,
+)
 from trading_intents.brokers.streamed_session import Reported, StreamedSession
 from trading_intents.brokers.websocket_client import WebSocketClient
 from trading_intents.clock import rfc3339
@@ -189,13 +196,11 @@ class AlpacaBroker(StreamedSession):
             order_id = order.id
         raise AnswerUnclear("the order has too many versions")
 
-    async def lookup(
-        self, client_order_id: str, broker_order_id: str | None, deadline: float
-    ) -> port.Lookup:
+    async def lookup(self, sent: port.SentOrder, deadline: float) -> port.Lookup:
         try:
-            order = await self._rest.find(client_order_id, deadline)
-            if order is None and broker_order_id:  # a leg's is Alpaca's making
-                order = await self._rest.find_leg(broker_order_id, deadline)
+            order = await self._rest.find(sent.client_order_id, deadline)
+            if order is None and sent.broker_order_id:  # a leg's is Alpaca's making
+                order = await self._rest.find_leg(sent.broker_order_id, deadline)
             if order is None:
                 return port.Absent()
             earlier = await self._rest.list_versions(order, deadline)
@@ -308,7 +313,9 @@ class AlpacaBroker(StreamedSession):
                 yield port.StreamGap(f"a version cannot be read: {error}")
             del self._unread[order_id]
 
-    async def snapshot(self, since: datetime) -> port.AccountSnapshot:
+    async def snapshot(
+        self, since: datetime, open_orders: Sequence[port.SentOrder]
+    ) -> port.AccountSnapshot:
         """Includes how orders that were sent since then ended; has no positions if they change
         meanwhile."""
         rest = self._rest
@@ -365,4 +372,20 @@ class AlpacaBroker(StreamedSession):
         return not known <= self._reported.keys()
 
 
-INTEGRATION = port.Integration(wire.CAPABILITIES.name, wire.CAPABILITIES, AlpacaBroker)
+INTEGRATION = port.Integration(
+    wire.CAPABILITIES.name,
+    wire.CAPABILITIES,
+    AlpacaBroker,
+    settings=(
+        url_setting(
+            "ALPACA_PAPER_URL",
+            "Where Alpaca's paper accounts trade: https, or http on loopback.",
+            "https://paper-api.alpaca.markets",
+        ),
+        url_setting(
+            "ALPACA_LIVE_URL",
+            "Where its live accounts do, likewise.",
+            "https://api.alpaca.markets",
+        ),
+    ),
+)

@@ -210,6 +210,10 @@ def order_events(order: AlpacaOrder) -> Iterator[BrokerEvent]:
         yield _event(order, _E.STATUS, f"filled:{text(order.filled_qty)}")
     if kind := _PENDING.get(order.status):
         yield _event(order, kind, order.status)
+    yield from _end_events(order)
+
+
+def _end_events(order: AlpacaOrder) -> Iterator[BrokerEvent]:
     is_done = order.status == "done_for_day" and order.time_in_force == "day"
     if kind := _E.EXPIRED if is_done else _ENDS.get(order.status):
         yield _event(order, kind, kind.lower())
@@ -268,9 +272,8 @@ def update_events(update: TradeUpdate, before: Decimal | None = None) -> tuple[B
         counted = order.filled_qty
     elif before is not None:
         counted = before + order.filled_qty
-    return (
-        replace(event, **order.names, side=order.order_side, cum_quantity=counted, venue_time=at),
-    )
+    named = {**order.names, "side": order.order_side, "cum_quantity": counted, "venue_time": at}
+    return (replace(event, **named), *_end_events(order))
 
 
 def activity_events(activity: Activity) -> tuple[BrokerEvent, ...]:
@@ -341,15 +344,16 @@ def fill_key(order_id: str, counted: Decimal) -> str:
 
 
 def chain_snapshot(chain: Sequence[AlpacaOrder], fills: Sequence[BrokerEvent]) -> OrderSnapshot:
-    """The last version, with the events of all versions and legs. Its quantity is its own and what
-    earlier versions filled."""
+    """The last version, with the events of all versions and legs. Its quantity is its own, of which
+    a filled one works no more than it filled, and what earlier versions filled."""
     last = chain[-1]
+    own = last.filled_qty if last.status == "filled" else last.qty or last.filled_qty
     return OrderSnapshot(
         client_order_id=last.client_order_id or None,
         broker_order_id=last.id,
         symbol=Symbol(last.symbol or ""),
         side=last.order_side,
-        quantity=total_filled(chain[:-1]) + (last.qty or last.filled_qty),
+        quantity=total_filled(chain[:-1]) + own,
         events=(*list_events(parts_of(chain)), *fills),
     )
 

@@ -31,11 +31,14 @@ from trading_intents.brokers.port import (
     CommandResult,
     Integration,
     IntegrationContext,
+    Integrations,
     Lookup,
     LookupUnknown,
     OrderSnapshot,
     OrderTicket,
     Outcome,
+    SentOrder,
+    Setting,
     StreamGap,
     UnreadableEvent,
 )
@@ -224,9 +227,8 @@ class FixBroker:
         finally:
             del self._commands[name]
 
-    async def lookup(
-        self, client_order_id: str, broker_order_id: str | None, deadline: float
-    ) -> Lookup:
+    async def lookup(self, order: SentOrder, deadline: float) -> Lookup:
+        client_order_id = order.client_order_id
         try:
             async with asyncio.timeout(deadline - self._context.clock.monotonic()):
                 if self._session is None:  # another process has it: the venue's last reports
@@ -234,13 +236,11 @@ class FixBroker:
                     last = [each for each in reports if each.message.get(11) == client_order_id]
                     return wire.snapshot_of(last[-1]) if last else LookupUnknown(DOWN)
                 await self._session.flush()  # it may just be on its way into the table
-                raw = await self._store.find_sent(client_order_id)
-                if raw is None:
+                if not await self._store.was_sent(client_order_id):
                     return Absent(never_sent=True)
                 if self._venue.lookup == "none":
                     return LookupUnknown("the venue answers no status requests")
-                sent = messages.parse(raw)
-                received = await self._ask(self._session, client_order_id, broker_order_id, sent)
+                received = await self._ask(self._session, order)
             return Absent() if wire.is_absent(received.message) else wire.snapshot_of(received)
         except (
             messages.NotStored,
@@ -252,17 +252,11 @@ class FixBroker:
         ) as error:
             return LookupUnknown(str(error) or "no answer in time")
 
-    async def _ask(
-        self,
-        session: FixSession,
-        client_order_id: str,
-        broker_order_id: str | None,
-        sent: FixMessage,
-    ) -> ReceivedMessage:
+    async def _ask(self, session: FixSession, order: SentOrder) -> ReceivedMessage:
+        client_order_id = order.client_order_id
         future = asyncio.get_running_loop().create_future()
         answer = self._lookups.setdefault(client_order_id, future)
-        fields = [(11, client_order_id), (37, broker_order_id or "")]
-        fields += [(tag, sent.get(tag)) for tag in (1, 55, 54)]
+        fields = wire.status_request(order, self._context.account.external_account_id)
         completed = self._venue.complete(wire.STATUS_REQUEST, fields)
         try:
             await session.send(wire.STATUS_REQUEST, completed)
@@ -323,7 +317,7 @@ class FixBroker:
                     return each
         return None
 
-    async def snapshot(self, since: datetime) -> AccountSnapshot:
+    async def snapshot(self, since: datetime, open_orders: Sequence[SentOrder]) -> AccountSnapshot:
         """Repeats the venue's reports: the session misses nothing. Works without a connection. Open
         orders of before a reset are left out where each can be looked up: what happened in between
         may never be reported."""
@@ -404,10 +398,10 @@ def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def venues(settings: Mapping[str, str]) -> Iterator[Integration]:
+def _make(settings: Mapping[str, str]) -> Iterator[Integration]:
     """The venues in the folder FIX_VENUES: a file NAME.toml is the broker NAME. ValueError, after
     all others, says which files are wrong."""
-    folder = settings.get("FIX_VENUES", "")
+    folder = settings["FIX_VENUES"]
     wrong = list[str]()
     for path in sorted(Path(folder).glob("*.toml")) if folder else ():
         try:
@@ -424,3 +418,14 @@ def venues(settings: Mapping[str, str]) -> Iterator[Integration]:
         yield Integration(path.stem, capabilities, connect)
     if wrong:
         raise ValueError("; ".join(wrong))
+
+
+venues = Integrations(
+    _make,
+    settings=(
+        Setting(
+            name="FIX_VENUES",
+            meaning="Folder of FIX venues: each NAME.toml in it is the broker NAME. Empty: none.",
+        ),
+    ),
+)

@@ -326,7 +326,8 @@ class FixSession:
             return True
         reason, tag = fault
         if reason not in ENDING:
-            if message.number(34) == self.numbers.next_in:
+            is_counted = message.type != SEQUENCE_RESET  # it is no message of a number of its own
+            if is_counted and message.number(34) == self.numbers.next_in:
                 # It is kept: a report of an execution counts, whatever its header lacks.
                 self._count(message)
             self._reject(message, reason, tag)
@@ -427,10 +428,7 @@ class FixSession:
         if new is not None and new >= self.numbers.next_in + is_fill:
             self.numbers = replace(self.numbers, next_in=new)
             self._queued = {number: each for number, each in self._queued.items() if number >= new}
-            return
-        if message.number(34) == self.numbers.next_in:
-            self._count(message)
-        if new is None:
+        elif new is None:
             self._reject(message, 1, 36)
         else:
             self._reject(message, 5)

@@ -286,7 +286,7 @@ RESEND = """
 FIND_REFUSED = (
     "SELECT type, client_order_id FROM fix_out WHERE account_id = $1 AND epoch = $2 AND number = $3"
 )
-FIND_SENT = "SELECT raw FROM fix_out WHERE account_id = $1 AND client_order_id = $2 LIMIT 1"
+WAS_SENT = "SELECT true FROM fix_out WHERE account_id = $1 AND client_order_id = $2 LIMIT 1"
 _RECEIVED = """
     SELECT i.at, i.epoch, i.number, i.raw, o.type, o.client_order_id
     FROM fix_in i LEFT JOIN fix_out o
@@ -410,10 +410,8 @@ class FixStore:
             rows = await tx.fetch(RESEND, account_id, epoch, first, last)
         return [SentMessage(**row) for row in rows], len(skipped)
 
-    async def find_sent(self, client_order_id: str) -> bytes | None:
-        async with self._pool.transaction(read_only=True) as tx:
-            raw: bytes | None = await tx.fetchval(FIND_SENT, self._account_id, client_order_id)
-        return raw
+    async def was_sent(self, client_order_id: str) -> bool:
+        return bool(await self._fetch(WAS_SENT, client_order_id))
 
     async def list_open(self, epoch: int) -> list[ReceivedMessage]:
         return [_ReceivedRow(**row).received for row in await self._fetch(LIST_OPEN, epoch)]

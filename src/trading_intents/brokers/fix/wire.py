@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 from zoneinfo import ZoneInfo
 
 import msgspec
+from msgspec.structs import replace
 
 from trading_intents import trading
 from trading_intents.brokers import port
@@ -26,6 +27,7 @@ from trading_intents.brokers.port import (
     EventKind,
     OrderSnapshot,
     OrderTicket,
+    SentOrder,
 )
 from trading_intents.trading import OrderKind, OrderSide, TimeInForce, amount_text
 
@@ -77,6 +79,7 @@ _REPORTED_KINDS: Mapping[str, EventKind] = {
 }
 _TRANSACTIONS = {"1": _E.FILL_BUST, "2": _E.FILL_CORRECT}  # ExecTransType (20) of FIX 4.2
 _ENDS = {"4": _E.CANCELLED, "C": _E.EXPIRED, "8": _E.REJECTED}  # OrdStatus (39)
+_FILLED = "2"
 _REFUSED = {NEW_ORDER: _E.REJECTED, REPLACE: _E.REPLACE_REJECTED, CANCEL: _E.CANCEL_REJECTED}
 _EXECUTIONS = frozenset({_E.FILL, _E.FILL_BUST, _E.FILL_CORRECT})
 _EXPLAINED = frozenset({*_REFUSED.values(), *_ENDS.values()})  # by Text (58)
@@ -192,12 +195,24 @@ def command(msg_type: str, ticket: OrderTicket, now: datetime, account: str | No
     return fields
 
 
+def status_request(order: SentOrder, account: str | None) -> Fields:
+    return [
+        (11, order.client_order_id),
+        (37, order.broker_order_id or ""),
+        (1, account or ""),
+        (55, order.symbol),
+        (54, _SIDES[order.side]),
+    ]
+
+
 def order_of(message: FixMessage) -> tuple[str | None, bool]:
     """The venue's id of the order that a report is about, if any, and whether it works on."""
     order_id = message.get(37)[:MAX_ID_CHARS]
-    if message.type != REPORT or order_id in _NO_ORDER:
+    is_end = message.get(39) == _FILLED or _end_of(message) is not None
+    is_about_order = message.type == REPORT or (message.type == CANCEL_REJECT and is_end)
+    if not is_about_order or order_id in _NO_ORDER:
         return None, False
-    return order_id, message.get(39) != "2" and _end_of(message) is None
+    return order_id, not is_end
 
 
 def answered_id(message: FixMessage) -> str | None:
@@ -227,12 +242,17 @@ def events_of(received: ReceivedMessage) -> Iterator[BrokerEvent]:
     elif message.type == CANCEL_REJECT:
         kind = _E.REPLACE_REJECTED if message.get(434) == "2" else _E.CANCEL_REJECTED
         yield _event(message, epoch, kind, **_counts(message, kind))
+        if message.get(37) not in _NO_ORDER:
+            yield from _ends_of(message, epoch)
     elif is_absent(message):
         return
     elif is_status(message):
         yield from _state(message, epoch)
     elif message.type == REPORT and message.get(150) != "A":
-        yield _reported(message, epoch)
+        event = _reported(message, epoch)
+        yield event
+        if event.kind not in _ENDS.values():
+            yield from _ends_of(message, epoch)
 
 
 def _reported(message: FixMessage, epoch: int) -> BrokerEvent:
@@ -240,6 +260,8 @@ def _reported(message: FixMessage, epoch: int) -> BrokerEvent:
     kind = _TRANSACTIONS.get(message.get(20)) or _REPORTED_KINDS.get(exec_type, _E.STATUS)
     if exec_type == "3":
         kind = _end_of(message) or kind
+    if exec_type == "D" and _amount(message, 38):
+        return _restated(message, epoch)
     if kind is _E.FILL and not _amount(message, 32):
         kind = _E.STATUS
     if kind in _EXECUTIONS:
@@ -262,11 +284,46 @@ def refusal_event(
     )
 
 
+def _restated(message: FixMessage, epoch: int) -> BrokerEvent:
+    """The order with the terms that the venue itself gave it."""
+    price = _amount(message, 44) or _amount(message, 99)
+    return _changed(
+        message,
+        epoch,
+        name=f"restated:{message.get(17)}",
+        quantity=_amount(message, 38),
+        price=None if message.get(40) == "1" else price or None,
+    )
+
+
+def _changed(message: FixMessage, epoch: int, name: str, **own: Any) -> BrokerEvent:
+    counts = _counts(message, _E.REPLACED)
+    event = _event(message, epoch, _E.REPLACED, name, **counts, **own)
+    return replace(event, reason=port.REPLACED_BY_BROKER)
+
+
 def _end_of(message: FixMessage) -> EventKind | None:
     """The end of an order that was not filled. The end of the day ends an order that is for the
-    day."""
-    is_over_today = message.get(39) == "3" and message.get(59) == "0"
-    return _E.EXPIRED if is_over_today else _ENDS.get(message.get(39))
+    day, as one without a TimeInForce is. A cancel reject has none, and status 8 for no order."""
+    status = message.get(39)
+    if message.type == CANCEL_REJECT and status in ("3", "8"):
+        return None
+    is_over_today = status == "3" and message.get(59) in ("", "0")
+    return _E.EXPIRED if is_over_today else _ENDS.get(status)
+
+
+def _ends_of(message: FixMessage, epoch: int) -> Iterator[BrokerEvent]:
+    """The end that a message of something else shows by its OrdStatus, under the key of the venue's
+    own report of it. One that is filled with less than its quantity works no more than that."""
+    if end := _end_of(message):
+        # A REJECTED would say that the venue never worked it.
+        kind = _E.CANCELLED if end is _E.REJECTED else end
+        yield _event(message, epoch, kind, **_counts(message, kind))
+    filled = _amount(message, 14)
+    is_short = filled is not None and 0 < filled < (_amount(message, 38) or 0)
+    is_execution = message.get(150) not in ("G", "H") and message.get(20) not in _TRANSACTIONS
+    if message.get(39) == _FILLED and is_short and is_execution:
+        yield _changed(message, epoch, f"filled_short:{message.get(14)}", quantity=filled)
 
 
 def _state(message: FixMessage, epoch: int) -> Iterator[BrokerEvent]:
@@ -276,18 +333,19 @@ def _state(message: FixMessage, epoch: int) -> Iterator[BrokerEvent]:
         if _amount(message, 14):
             name = f"filled:{message.get(14)}"
             yield _event(message, epoch, _E.STATUS, name, **_counts(message, _E.STATUS))
-    if end := _end_of(message):
-        yield _event(message, epoch, end, **_counts(message, end))
+    if message.get(39) == "8":
+        yield _event(message, epoch, _E.REJECTED, **_counts(message, _E.REJECTED))
+    else:
+        yield from _ends_of(message, epoch)
 
 
 def snapshot_of(received: ReceivedMessage) -> OrderSnapshot:
     """An order as one of its reports shows it. ValueError, AssertionError."""
     message = received.message
     quantity = _amount(message, 38)
-    if not quantity:
-        filled = _amount(message, 14) or Decimal(0)
-        leaves = _amount(message, 151) or Decimal(0)
-        quantity = filled + leaves
+    filled = _amount(message, 14) or Decimal(0)
+    if not quantity or (message.get(39) == _FILLED and filled):
+        quantity = filled + (_amount(message, 151) or Decimal(0))
     return OrderSnapshot(
         client_order_id=_version(message) or None,
         broker_order_id=message.get(37),
@@ -322,8 +380,8 @@ def refusal_code(message: FixMessage) -> str:
 def _version(message: FixMessage) -> str:
     """The client order id of the version that a report is about. A CANCEL's own id is no
     version's."""
-    is_cancel = message.get(150) in ("4", "6") and message.has(41)
-    return message.get(41) if is_cancel else message.get(11)
+    is_of_another = message.get(150) in ("4", "6") or message.type == CANCEL_REJECT
+    return message.get(41) if is_of_another and message.has(41) else message.get(11)
 
 
 def _execution(message: FixMessage, epoch: int, kind: EventKind) -> BrokerEvent:
@@ -358,7 +416,9 @@ def _event(
     """Keys have the epoch: a venue that was reset may use its ids again, for other orders. `own` is
     what this event has beside what any report of an order has."""
     order_id = message.get(37)
-    client_id = _version(message)
+    # Refused is the command itself, and not the version that it is about.
+    is_refusal = message.type == CANCEL_REJECT and kind in _REFUSED.values()
+    client_id = message.get(11) if is_refusal else _version(message)
     return BrokerEvent(
         kind=kind,
         dedupe_key=f"fix:{epoch}:{order_id}:{name or f'{kind.lower()}:{client_id}'}",

@@ -21,6 +21,7 @@ from trading_intents.brokers.paper.venue.model import AccountBooks, VenueReply, 
 from trading_intents.brokers.paper.venue.simulation import PaperSimulation
 from trading_intents.brokers.paper.venue.valuation import Valuation
 from trading_intents.brokers.port import (
+    MAX_DIGITS,
     Absent,
     AccountSnapshot,
     BrokerBalance,
@@ -35,6 +36,8 @@ from trading_intents.brokers.port import (
     OrderSnapshot,
     OrderTicket,
     Outcome,
+    SentOrder,
+    Setting,
     Simulation,
     StreamGap,
 )
@@ -109,11 +112,9 @@ class PaperBroker:
     async def cancel(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         return await self._send("CANCEL", ticket, deadline)
 
-    async def lookup(
-        self, client_order_id: str, broker_order_id: str | None, deadline: float
-    ) -> Lookup:
+    async def lookup(self, order: SentOrder, deadline: float) -> Lookup:
         """Looks up by the client order id alone: the journal has every one that ever arrived."""
-        asked = [CommandTarget(self._context.account.id, client_order_id)]
+        asked = [CommandTarget(self._context.account.id, order.client_order_id)]
         try:
             async with (
                 asyncio.timeout(deadline - self._context.clock.monotonic()),
@@ -139,7 +140,7 @@ class PaperBroker:
         if self._running and self._running.done() and not self._running.cancelled():
             self._running.result()  # raises what ended the market
 
-    async def snapshot(self, since: datetime) -> AccountSnapshot:
+    async def snapshot(self, since: datetime, open_orders: Sequence[SentOrder]) -> AccountSnapshot:
         """Gives every other event since beside the executions, so that orders that ended meanwhile
         are included."""
         account_id = self._context.account.id
@@ -210,17 +211,10 @@ class PaperBroker:
         try:
             async with asyncio.timeout(deadline - self._context.clock.monotonic()):
                 return await self._answer(await self._venue.take(request))
-        except (TimeoutError, OutcomeUnknown) as error:
+        except (PlatformError, StatementRefused, TimeoutError) as error:
             request.is_abandoned = True
-            if isinstance(error, TimeoutError) and not request.is_taken:
-                return _not_sent("no time was left")
-            self._check_soon()  # the order may rest now
-            reason = error.detail if isinstance(error, OutcomeUnknown) else "no answer in time"
-            return CommandResult(outcome=Outcome.UNKNOWN, message=reason)
-        except PlatformError as error:
-            return _not_sent(error.detail)
-        except StatementRefused as error:
-            return _not_sent(f"the database refused: {error.code}")
+            self._check_soon()  # the books may have to be read anew, and the order may rest now
+            return _failure(request, error)
 
     async def _answer(self, reply: VenueReply) -> CommandResult:
         if FaultKind.DELAY in reply.faults:
@@ -303,6 +297,7 @@ class PaperBroker:
                     await self._check()
                     await self._market.look()
                 except PlatformError:
+                    self._check_soon()
                     await self._pause(RETRY_SECONDS)
         finally:
             self._break()
@@ -333,6 +328,19 @@ def _not_sent(message: str) -> CommandResult:
     return CommandResult(outcome=Outcome.NOT_SENT, message=message)
 
 
+def _failure(request: VenueRequest, error: Exception) -> CommandResult:
+    match error:
+        case StatementRefused():
+            return _not_sent(f"the database refused: {error.code}")
+        case OutcomeUnknown():
+            return CommandResult(outcome=Outcome.UNKNOWN, message=error.detail)
+        case PlatformError():
+            return _not_sent(error.detail)
+    if not request.is_taken:
+        return _not_sent("no time was left")
+    return CommandResult(outcome=Outcome.UNKNOWN, message="no answer in time")
+
+
 def _snapshot(found: FoundOrder) -> OrderSnapshot:
     order = found.order
     return OrderSnapshot(
@@ -349,4 +357,28 @@ def simulate(settings: Mapping[str, str]) -> Simulation:
     return PaperSimulation(int(settings["PAPER_SEED"]))
 
 
-INTEGRATION = Integration(CAPABILITIES.name, CAPABILITIES, PaperBroker, simulate)
+def _number(name: str, default: int, meaning: str) -> Setting:
+    return Setting(
+        name=name,
+        meaning=meaning,
+        default=str(default),
+        rule="must be a whole number",
+        is_valid=lambda text: text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS,
+    )
+
+
+INTEGRATION = Integration(
+    CAPABILITIES.name,
+    CAPABILITIES,
+    PaperBroker,
+    simulate,
+    settings=(
+        _number("PAPER_CASH", 1_000_000, "USD that an account of the paper broker starts with."),
+        _number(
+            "PAPER_MAX_OPEN_ORDERS",
+            1_000,
+            "Working orders that an account may have at the paper broker; one more is refused.",
+        ),
+        _number("PAPER_SEED", 1, "What the paper broker's prices, ids and chances are made from."),
+    ),
+)

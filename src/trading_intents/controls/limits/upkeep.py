@@ -1,5 +1,4 @@
-"""Background work for limits: judges daily losses, and compares the counted exposures with the open
-orders."""
+"""Background work for limits: judges daily losses."""
 
 import asyncio
 from collections.abc import Sequence
@@ -33,61 +32,14 @@ from trading_intents.storage.database import Pool
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.storage.signals import Signals
 from trading_intents.stream.model import CHANNEL as STREAM
-from trading_intents.telemetry import Log, Metrics
-from trading_intents.trading import AccountSymbol, amount_text
+from trading_intents.telemetry import Log
+from trading_intents.trading import amount_text
 
-CHECK_SECONDS = 60.0
-CHECK_SHARE = 20  # so many times as long as it took is the pause after it
-CHECKED_ACCOUNTS = 20
 NO_ACCOUNT = UUID(int=0)
 JUDGE_SECONDS = 1.0
 PAGE_ACCOUNTS = 200
 MAX_ORGANIZATIONS = 4  # whose accounts are halted at a time
 PLATFORM = "platform"  # the principal of what the SYSTEM does
-
-
-class ExposureCheck:
-    """Sums up the open orders of all accounts again and again. An exposure that differs is set
-    right, with an alert: nothing that we know of makes one wrong."""
-
-    def __init__(self, pool: Pool, clock: Clock, metrics: Metrics, log: Log) -> None:
-        self._pool = pool
-        self._clock = clock
-        self._metrics = metrics
-        self._log = log
-        self._after = NO_ACCOUNT
-
-    async def check(self) -> float:
-        """Checks the next accounts; gives the seconds until the ones after them are due."""
-        started_seconds = self._clock.monotonic()
-        async with self._pool.transaction(plans="fresh") as tx:
-            accounts = await store.page_accounts(tx, self._after, CHECKED_ACCOUNTS)
-            # What cannot be read keeps no others waiting.
-            self._after = accounts[-1] if accounts else NO_ACCOUNT
-            await store.prune_exposures(tx, accounts)
-            found = await store.find_differences(tx, accounts)
-        if found:
-            await self._correct([(each.account_id, each.symbol) for each in found])
-        if not accounts:
-            return CHECK_SECONDS
-        return CHECK_SHARE * (self._clock.monotonic() - started_seconds)
-
-    async def _correct(self, keys: Sequence[AccountSymbol[UUID]]) -> None:
-        async with self._pool.transaction(plans="fresh") as tx:
-            await store.lock_exposures(tx, keys)
-            found = await store.find_differences(tx, [account_id for account_id, _ in keys])
-            wrong = [each for each in found if (each.account_id, each.symbol) in keys]
-            for each in wrong:
-                await store.set_exposure(tx, each.account_id, each.symbol, each.actual)
-        for each in wrong:
-            self._metrics.alert("exposure_differs")
-            self._log.error(
-                "exposure differs",
-                account_id=str(each.account_id),
-                symbol=each.symbol,
-                counted=list(map(amount_text, each.counted)),
-                actual=list(map(amount_text, each.actual)),
-            )
 
 
 class LossJudge:

@@ -4,7 +4,7 @@ broker's snapshots. Never sends a command."""
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar
@@ -61,7 +61,6 @@ class SessionDependencies:
     integrations_pool: Pool  # for their own tables
     brokers: Registry
     vault: Vault
-    settings: Callable[[str], Mapping[str, str]]  # of a broker
     signals: Signals
     recorder: Recorder
     clock: Clock
@@ -209,12 +208,13 @@ class EventReader:
         `is_back`: it may have been unreachable until now."""
         async with self._dependencies.pool.transaction(read_only=True) as tx:
             seen_at = await store.read_seen(tx, self._account_ref.account_id)
+            sent = await store.list_open_orders(tx, self._account_ref.account_id)
             if self._balances is None:
                 self._balances = BalancePacer(
                     await balances_store.find_balance(tx, self._account_ref.account_id)
                 )
         async with asyncio.timeout(SNAPSHOT_SECONDS):
-            snapshot = await call_adapter(self._broker.snapshot(seen_at - SEEN_MARGIN))
+            snapshot = await call_adapter(self._broker.snapshot(seen_at - SEEN_MARGIN, sent))
         for reason in snapshot.unreadable:
             self._leave_out(reason)
         if snapshot.remarks != self._remarks:

@@ -5,11 +5,11 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from uuid import UUID
 
 from trading_intents.accounts.model import ConnectionState
 from trading_intents.execution.sessions import store
+from trading_intents.execution.sessions.claimable import Claimable
 from trading_intents.execution.sessions.event_reader import SessionDependencies
 from trading_intents.execution.sessions.session import BrokerSession
 from trading_intents.execution.sessions.store import LEASE_SECONDS, HeldLease
@@ -37,16 +37,6 @@ CHANNEL = "leases"
 CANCELS = "candidate.event_type = 'intent.cancel'"
 
 
-@dataclass(frozen=True, slots=True)
-class Claimable:
-    """Accounts with their free slots and their leases' tokens. `where` is our own SQL about the row
-    `candidate`."""
-
-    free_slots: Mapping[str, int]
-    lease_tokens: Mapping[str, int]
-    where: str
-
-
 class Leases:
     """Each balance reads this worker's leases from the table and makes the sessions equal to them;
     nothing else opens or closes one, but for the clock: when the leases may have expired, all
@@ -64,7 +54,6 @@ class Leases:
         # Outbox rows that are claimed, and not recorded yet: while the leases hold, they are not
         # taken back.
         self.held: set[int] = set()
-        self._organizations: set[str] = set()  # of the leases
         self._dependencies = dependencies
         self._make_id = make_id
         self._claim_wakeup = claim_wakeup
@@ -91,8 +80,14 @@ class Leases:
         """Accounts or leases may have changed."""
         self._wakeup.set()
 
-    def has_organization(self, organization_id: str) -> bool:
-        return organization_id in self._organizations
+    def has_account(self, account_id: str) -> bool:
+        return UUID(account_id) in self.sessions
+
+    def wake_lanes(self, *account_ids: str) -> None:
+        """There may be new rows: of these accounts, or of any."""
+        for account_id in map(UUID, account_ids) if account_ids else [*self.sessions]:
+            self.sessions[account_id].lane.is_woken = True
+        self._claim_wakeup.wake()
 
     def claimable(self) -> list[Claimable]:
         """Gives what may be claimed, by what each session can send; rows that need no broker once a
@@ -108,17 +103,19 @@ class Leases:
                 continue
             if not session.is_up:
                 brokerless.append(session)
-            elif session.free_slots > 0:
-                (submits if session.may_submit() else cancels).append(session)
-        found = [_claimable(part) for part in _batched(submits, MAX_ACCOUNTS)]
-        found += [_claimable(part, CANCELS) for part in _batched(cancels, MAX_ACCOUNTS)]
+            elif session.free_slots > 0 and not session.may_submit():
+                cancels.append(session)
+            elif session.free_slots > 0 and session.lane.is_due(now):
+                submits.append(session)
+        found = [Claimable(part) for part in _batched(submits, MAX_ACCOUNTS)]
+        found += [Claimable(part, CANCELS) for part in _batched(cancels, MAX_ACCOUNTS)]
         self._rotation = (self._rotation + 1) % max(1, len(found))
         found = found[self._rotation :] + found[: self._rotation]
         brokerless += cancels
         if brokerless and now - self._brokerless_at >= BROKERLESS_SECONDS:
             self._brokerless_at = now
             parts = _batched(brokerless, MAX_ACCOUNTS)
-            found = [_claimable(part, self._brokerless, BROKERLESS_ROWS) for part in parts] + found
+            found = [Claimable(part, self._brokerless, BROKERLESS_ROWS) for part in parts] + found
         return found
 
     async def close(self, limit_seconds: float) -> None:
@@ -224,7 +221,6 @@ class Leases:
     def _match(self, held: Sequence[HeldLease], first: Sequence[UUID]) -> None:
         """Makes the sessions equal to the leases; opens those of the accounts in `first` first."""
         leases = {lease.account_id: lease for lease in held}
-        self._organizations = {str(lease.organization_id) for lease in held}
         for account_id, session in list(self.sessions.items()):
             if account_id not in leases or leases[account_id].token != session.token:
                 self._close(session)
@@ -312,17 +308,6 @@ class Leases:
         self._dependencies.metrics.execution_breakers.set(
             sum(each.breaker.is_open for each in self.sessions.values())
         )
-
-
-def _claimable(
-    sessions: Sequence[BrokerSession], where: str = "true", slots: int | None = None
-) -> Claimable:
-    """`slots` replaces the sessions' free slots for rows that need no broker."""
-    return Claimable(
-        {session.account_text: slots or session.free_slots for session in sessions},
-        {session.account_text: session.token for session in sessions},
-        where,
-    )
 
 
 def _batched(sessions: Sequence[BrokerSession], size: int) -> list[Sequence[BrokerSession]]:

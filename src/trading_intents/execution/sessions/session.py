@@ -27,6 +27,7 @@ from trading_intents.execution.sessions.event_reader import (
 from trading_intents.loops import pause_after, stop_tasks, wait_at_most
 from trading_intents.orders.facts import CommandKind
 from trading_intents.orders.ledger.matching import AccountRef
+from trading_intents.outbox.lanes import Lane
 from trading_intents.outbox.outcomes import reason_of
 
 OPEN_SECONDS = 10.0
@@ -70,6 +71,7 @@ class BrokerSession:
             self.integration.capabilities.requests_per_minute if self.integration else None
         )
         self.in_flight = 0  # commands that are marked, and not recorded yet
+        self.lane = Lane()
         self._broker: port.BrokerAdapter | None = None
         self._reader: EventReader | None = None
         self._calls = 0
@@ -185,7 +187,7 @@ class BrokerSession:
     def _is_unseen(self, event: port.BrokerEvent) -> bool:
         return self._answers.get(event.dedupe_key) != event
 
-    async def look_up(self, client_order_id: str, broker_order_id: str | None) -> port.Lookup:
+    async def look_up(self, order: port.SentOrder) -> port.Lookup:
         if self._broker is None:
             return port.LookupUnknown("the session is down")
         self.budget.take()
@@ -193,9 +195,7 @@ class BrokerSession:
         try:
             async with asyncio.timeout(LOOKUP_SECONDS):
                 deadline = self._dependencies.clock.monotonic() + LOOKUP_SECONDS
-                found = await call_adapter(
-                    self._broker.lookup(client_order_id, broker_order_id, deadline)
-                )
+                found = await call_adapter(self._broker.lookup(order, deadline))
                 if not isinstance(found, port.OrderSnapshot):
                     return found
                 return dataclasses.replace(
@@ -325,7 +325,10 @@ class BrokerSession:
                 account_ref.organization_id, account_ref.account_id, setup.credential_id
             )
             secrets = await dependencies.vault.open(ref, setup.sealed)
-        revealed = (each.reveal() for each in secrets.values())
+        assert self.integration
+        settings = dependencies.brokers.settings_of(account_ref.broker)
+        revealed = [each.reveal() for each in secrets.values()]
+        revealed += [settings[each.name] for each in self.integration.settings if each.is_secret]
         self._secrets = tuple(each for each in revealed if len(each) >= MIN_SECRET_CHARACTERS)
         account = port.BrokerAccount(
             account_ref.account_id,
@@ -333,7 +336,6 @@ class BrokerSession:
             account_ref.environment,
             setup.external_account_id,
         )
-        settings = dependencies.settings(account_ref.broker)
         return port.IntegrationContext(
             account=account,
             secrets=secrets,

@@ -7,8 +7,10 @@ from datetime import datetime
 from uuid import UUID
 
 from trading_intents.accounts.model import ConnectionState
+from trading_intents.brokers.port import SentOrder
 from trading_intents.controls.store import was_halted
 from trading_intents.execution.claims import IS_CLAIMED
+from trading_intents.execution.store import SentRow
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Tx
 from trading_intents.trading import FrozenStruct
@@ -263,6 +265,20 @@ async def claim_openings(tx: Tx, account_id: UUID, organization_id: UUID) -> boo
 async def has_open_orders(tx: Tx, account_id: UUID) -> bool:
     query = "SELECT EXISTS (SELECT FROM orders WHERE account_id = $1 AND finished_at IS NULL)"
     return bool(await tx.fetchval(query, account_id))
+
+
+async def list_open_orders(tx: Tx, account_id: UUID) -> list[SentOrder]:
+    """The account's open orders, each by the version that the broker confirmed last."""
+    query = """
+        SELECT o.external_order_id, o.symbol, o.order_side, o.order_type, o.quantity, a.action_id
+        FROM orders o
+        CROSS JOIN LATERAL (
+            SELECT action_id FROM actions WHERE account_id = o.account_id AND seq = o.command_seq
+            LIMIT 1
+        ) AS a
+        WHERE o.account_id = $1 AND o.finished_at IS NULL
+    """
+    return [SentRow(**row).order for row in await tx.fetch(query, account_id)]
 
 
 async def look_up_missing(

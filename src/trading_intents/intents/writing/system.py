@@ -80,7 +80,7 @@ class PlatformActions:
                 raise
             finally:
                 self._free.put_nowait(dependencies)
-        self._signals.notify(channel(Queue.INTENTS), [submissions[0].organization_id])
+        self._signals.notify(channel(Queue.INTENTS), [submissions[0].account_id])
         self._signals.notify(STREAM, [submissions[0].organization_id])
         return [outcome for outcome in result.outcomes if outcome is not None]
 

@@ -277,8 +277,9 @@ class Writer:
         self._unanswered.append((batch, result.outcomes))
         asyncio.get_running_loop().call_later(ANSWER_SECONDS, self._answer_all)
         if result.appended:
+            accounts = {each.submission.account_id for each in batch}
             organizations = {each.submission.organization_id for each in batch}
-            self._signals.notify(channel(Queue.INTENTS), organizations)
+            self._signals.notify(channel(Queue.INTENTS), accounts)
             self._signals.notify(STREAM, organizations)
         skipped = [
             pending

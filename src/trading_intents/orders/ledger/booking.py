@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.ids import IdText, id_text, named_id
 from trading_intents.orders.executions import TradeFlag, TradeView
-from trading_intents.orders.facts import Fact, FactKind, client_order_id, is_conflict
+from trading_intents.orders.facts import Fact, FactKind, client_order_id, is_conflict, latest
 from trading_intents.orders.linked import OrderInputs, derive_group, uncovered
 from trading_intents.orders.model import (
     FINAL_STATUSES,
@@ -28,6 +28,7 @@ from trading_intents.orders.model import (
 )
 from trading_intents.orders.positions import (
     Booking,
+    OpenSums,
     PositionRow,
     SummedOrder,
     from_trades,
@@ -35,7 +36,7 @@ from trading_intents.orders.positions import (
     open_sums,
     take_fee,
 )
-from trading_intents.orders.store import OrderHistory, OrderRow, TradeRow
+from trading_intents.orders.store import CommandRow, OrderHistory, OrderRow, TradeRow
 from trading_intents.stats.model import Measure, StatsEntry, ack_key
 from trading_intents.trading import (
     EXACT,
@@ -60,7 +61,6 @@ class Arrivals(FrozenStruct):
 
 
 class TradeChange(FrozenStruct):
-    order: OrderRow  # as it is now
     before: TradeRow | None
     after: TradeRow
     event_number: int  # of the event that brought it, among those that came together
@@ -80,13 +80,13 @@ class TradeChange(FrozenStruct):
 
     def growth(self) -> tuple[Decimal, Decimal]:
         """The increase of the quantity, and its value."""
-        with exact():
-            quantity = self.after.quantity
-            value = self.after.quantity * self.after.price
-            if self.before:
-                quantity -= self.before.quantity
-                value -= self.before.quantity * self.before.price
-            return quantity, value
+        quantity = self.after.quantity
+        value = EXACT.multiply(quantity, self.after.price)
+        if self.before:
+            earlier = EXACT.multiply(self.before.quantity, self.before.price)
+            quantity = EXACT.subtract(quantity, self.before.quantity)
+            value = EXACT.subtract(value, earlier)
+        return quantity, value
 
 
 def _executed(trade: TradeRow) -> tuple[object, ...]:
@@ -113,14 +113,16 @@ class DerivedOrder(FrozenStruct, kw_only=True):
     """An order after its new facts."""
 
     row: OrderRow
-    view: OrderView
+    view: OrderView | None = None  # None: it was advanced in one pass
     written: bool  # whether the row must be
     visible: bool  # whether a reader sees a change of it
-    resurrected: bool  # it is open, newly, though it had ended
-    refused: bool  # it is open, and its broker, which may know more of it, refused to change it
+    resurrected: bool = False  # it is open, newly, though it had ended
+    # It is open, and its broker, which may know more of it, refused to change it.
+    refused: bool = False
     trades: tuple[TradeChange, ...]
     entries: tuple[StatsEntry, ...]
-    conflicts: tuple[Fact, ...]  # executions that came again under another key, with other numbers
+    # Executions that came again under another key, with other numbers.
+    conflicts: tuple[Fact, ...] = ()
     is_uncovered: bool = False  # an entry whose exits fall short
     is_unprotected: bool = False
     is_newly_unprotected: bool = False
@@ -184,9 +186,11 @@ def _derived_order(
     row = history.row
     after, visible = _row_after(history, terms, view, arrivals)
     changes = _trade_changes(history, terms, view, after, arrivals)
+    new = [fact for fact in history.facts if fact.key in arrivals.keys]
+    known = [fact for fact in history.facts if fact.key not in arrivals.keys]
+    is_first = view.acknowledged and not is_acknowledged(known)
     was_open = row.finished_at is None and OrderFlag.RESURRECTED in row.flags
     is_open = OrderFlag.RESURRECTED in view.flags and view.state is OrderState.OPEN
-    new = [fact for fact in history.facts if fact.key in arrivals.keys]
     return DerivedOrder(
         row=after,
         view=view,
@@ -195,7 +199,9 @@ def _derived_order(
         resurrected=is_open and not was_open,
         refused=after.finished_at is None and any(fact.kind in REFUSED for fact in new),
         trades=changes,
-        entries=_entries(history, view, changes, arrivals),
+        entries=stats_entries(
+            row, after, changes, history.commands if is_first else (), arrivals.now
+        ),
         conflicts=tuple(fact for fact in new if is_conflict(fact, history.facts)),
     )
 
@@ -235,9 +241,7 @@ def _row_after(
             detail=view.detail,
             flags=view.flags,
             active=view.active,
-            broker_sent_at=max(
-                (fact.venue_time for fact in history.facts if fact.venue_time), default=None
-            ),
+            broker_sent_at=latest(fact.venue_time for fact in history.facts),
         )
     seqs = {version.client_order_id: version.seq for version in terms.versions}
     after = replace(
@@ -273,20 +277,21 @@ def _trade_changes(
     for trade in view.trades:
         before = known.pop(trade.exec_id, None)
         version = versions.get(trade.client_order_id or "", terms.versions[0])
-        after = _trade_row(order, version, trade, before, arrivals.now)
+        named = replace(trade, client_order_id=trade.client_order_id or version.client_order_id)
+        after = trade_row(order, version.seq, named, before, arrivals.now)
         if after != before:
-            changes.append(TradeChange(order, before, after, arrived.get(trade.exec_id, first)))
+            changes.append(TradeChange(before, after, arrived.get(trade.exec_id, first)))
     for removed in known.values():
         if removed.quantity:
             flag = TradeFlag.REPLACED if TradeFlag.GAP in removed.flags else TradeFlag.BUSTED
             after = replace(removed, quantity=ZERO, flags=(*removed.flags, flag.value))
-            changes.append(TradeChange(order, removed, after, first))
+            changes.append(TradeChange(removed, after, first))
     return tuple(changes)
 
 
-def _trade_row(
+def trade_row(
     order: OrderRow,
-    version: OrderVersion,
+    seq: int,
     trade: TradeView,
     before: TradeRow | None,
     now: datetime,
@@ -297,10 +302,11 @@ def _trade_row(
         "fee": trade.fee,
         "cumulative_quantity": trade.cumulative_quantity,
         "leaves_quantity": trade.leaves_quantity,
-        "client_order_id": trade.client_order_id or version.client_order_id,
-        "command_seq": version.seq,
+        "client_order_id": trade.client_order_id,
+        "command_seq": seq,
         "flags": tuple(flag.value for flag in trade.flags),
         "broker_sent_at": trade.venue_time,
+        "cum_quantity": trade.cum_quantity,
     }
     if before:
         return replace(before, **present)
@@ -318,31 +324,32 @@ def _trade_row(
     )
 
 
-def _entries(
-    history: OrderHistory, view: OrderView, changes: Sequence[TradeChange], arrivals: Arrivals
+def stats_entries(
+    row: OrderRow,
+    after: OrderRow,
+    changes: Iterable[TradeChange],
+    acknowledged: Iterable[CommandRow],
+    now: datetime,
 ) -> tuple[StatsEntry, ...]:
-    row = history.row
+    """`acknowledged` are the order's commands if its broker first shows now that it has it."""
     of_account = partial(StatsEntry, account_id=row.account_id, organization_id=row.organization_id)
+    finished = partial(of_account, at=row.created_at, measure=Measure.FINISHED)
+    filled = partial(of_account, at=now, key=row.symbol)
     entries = []
-    if row.order_status is not view.status:
-        finished = partial(of_account, at=row.created_at, measure=Measure.FINISHED)
+    if row.order_status is not after.order_status:
         if row.order_status in FINAL_STATUSES:
             entries.append(finished(key=row.order_status, amount=Decimal(-1)))
-        if view.status in FINAL_STATUSES:
-            entries.append(finished(key=view.status))
+        if after.order_status in FINAL_STATUSES:
+            entries.append(finished(key=after.order_status))
     for change in changes:
         quantity, value = change.growth()
         if quantity or value:
-            filled = partial(of_account, at=arrivals.now, key=row.symbol)
             entries.append(filled(measure=Measure.FILLED_QUANTITY, amount=quantity))
             entries.append(filled(measure=Measure.FILLED_NOTIONAL, amount=value))
-    known = [fact for fact in history.facts if fact.key not in arrivals.keys]
-    if view.acknowledged and not is_acknowledged(known):
-        for command in history.commands:
-            if command.action_type is ActionType.CREATE and command.sent_at:
-                millis = max(int((arrivals.now - command.sent_at).total_seconds() * 1000), 0)
-                measured = partial(of_account, at=arrivals.now, measure=Measure.ACK_MILLIS)
-                entries.append(measured(key=ack_key(millis)))
+    for command in acknowledged:
+        if command.action_type is ActionType.CREATE and command.sent_at:
+            key = ack_key(max(int((now - command.sent_at).total_seconds() * 1000), 0))
+            entries.append(of_account(at=now, measure=Measure.ACK_MILLIS, key=key))
     return tuple(entries)
 
 
@@ -351,9 +358,12 @@ def _exposure_change(
 ) -> ExposureChange | None:
     before = open_sums(_summed(group, [history.row for history in group]))
     after = open_sums(_summed(group, [order.row for order in derived]))
+    return exposure_change(group[0].row, before, after)
+
+
+def exposure_change(row: OrderRow, before: OpenSums, after: OpenSums) -> ExposureChange | None:
     if before == after:
         return None
-    row = group[0].row
     return ExposureChange(
         account_id=row.account_id,
         symbol=row.symbol,
@@ -362,6 +372,15 @@ def _exposure_change(
         open_buy=EXACT.subtract(after.buy, before.buy),
         open_sell=EXACT.subtract(after.sell, before.sell),
     )
+
+
+def lone_sums(row: OrderRow) -> OpenSums:
+    """Of an order that nothing is linked to."""
+    if row.finished_at:
+        return OpenSums(0, ZERO, ZERO)
+    unfilled = EXACT.subtract(row.quantity, row.filled_quantity)
+    is_buy = row.order_side is OrderSide.BUY
+    return OpenSums(1, unfilled, ZERO) if is_buy else OpenSums(1, ZERO, unfilled)
 
 
 def _summed(group: Sequence[OrderHistory], rows: Sequence[OrderRow]) -> Iterator[SummedOrder]:

@@ -1,8 +1,9 @@
 """Matches broker events to orders and finds those that are new. Pure: no I/O, no clock."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -25,8 +26,10 @@ from trading_intents.orders.facts import (
     event_fact,
     own_fact,
 )
+from trading_intents.orders.ledger.booking import Arrivals, DerivedOrder
+from trading_intents.orders.ledger.one_pass import advance, is_shown
 from trading_intents.orders.ledger.store import AccountName, ConcernedNames, Ledger, StoredFact
-from trading_intents.orders.store import CommandRow, Cover
+from trading_intents.orders.store import CommandRow, Cover, OrderHead, OrderHistory
 from trading_intents.trading import ActionType, Environment, FrozenStruct
 
 NEW_ARRIVAL = 1 << 60  # later than all that the database has numbered
@@ -80,9 +83,15 @@ class NewFacts:
     # Facts that had no order until now.
     adopted: dict[str, tuple[Fact, IdText]] = field(default_factory=dict)
     named: dict[str, str] = field(default_factory=dict)  # broker's ids by client order id
-    # Reported under a key that was used for something else, and lost but for this; with their
-    # orders.
-    conflicts: list[tuple[Fact, IdText | None]] = field(default_factory=list)
+    # Reported under a key that was used for something else, and lost but for the CONFLICT under
+    # this one; with their orders.
+    conflicts: dict[str, tuple[Fact, IdText | None]] = field(default_factory=dict)
+
+    def drop(self, recorded: Iterable[Fact]) -> None:
+        """Those that turn out to be recorded, with an order's other facts."""
+        for fact in recorded:
+            self.facts.pop(fact.key, None)
+            self.conflicts.pop(fact.key, None)
 
 
 class PreparedRecording(FrozenStruct, kw_only=True):
@@ -178,7 +187,8 @@ class LedgerIndex:
     """The ledger's rows, indexed for matching."""
 
     def __init__(self, read: Ledger) -> None:
-        self.histories = read.histories
+        self.heads = read.heads
+        self.histories: dict[IdText, OrderHistory] = {}  # of those that were read whole
         self.positions = read.positions
         self.covers: dict[AccountName, Cover] = {}  # of symbols with uncovered entries
         self.now = read.now
@@ -187,9 +197,12 @@ class LedgerIndex:
             self.facts.setdefault(fact.account_id, {})[fact.key] = fact
         commands = list(read.commands)
         rows = []
-        for history in read.histories.values():
-            commands += history.commands
-            rows.append(history.row)
+        self.uncovered: dict[IdText, list[IdText]] = {}  # entries, by account
+        for head in read.heads.values():
+            commands += head.commands
+            rows.append(head.row)
+            if head.row.uncovered_since:
+                self.uncovered.setdefault(head.row.account_id, []).append(head.row.order_id)
         self.legs: dict[IdText, list[IdText]] = {}  # of an entry
         for row in sorted(rows, key=lambda row: (row.create_seq, row.order_id)):
             if row.parent_order_id:
@@ -209,9 +222,19 @@ class LedgerIndex:
             if fact.order_id is None and fact.client_order_id is None:
                 yield fact
 
+    def head_of(self, order_id: IdText) -> OrderHead:
+        if order_id not in self.heads:
+            raise LedgerMoved
+        return self.heads[order_id]
+
     def entry_of(self, order_id: IdText) -> IdText:
         """The order itself, if it is no leg."""
-        return self.histories[order_id].row.parent_order_id or order_id
+        return self.head_of(order_id).row.parent_order_id or order_id
+
+    def group_of(self, order_id: IdText) -> list[IdText]:
+        """An order, or an entry and then its legs."""
+        entry_id = self.entry_of(order_id)
+        return [entry_id, *self.legs.get(entry_id, ())]
 
     def find_leg(self, account_id: IdText, event: BrokerEvent) -> CommandRow | None:
         """The CREATE of the leg that an event names by the order that it was sent with."""
@@ -219,7 +242,7 @@ class LedgerIndex:
         if sent is None:
             return None
         for order_id in self.legs.get(sent.order_id, ()):
-            leg = self.histories[order_id]
+            leg = self.heads[order_id]
             for command in leg.commands:
                 if leg.row.leg is event.leg and command.action_type is ActionType.CREATE:
                     return command
@@ -233,15 +256,12 @@ class LedgerMoved(Exception):
 def find_new_facts(prepared: PreparedRecording, index: LedgerIndex) -> NewFacts:
     """Finds the new facts. Most streamed events repeat an answer, and are dropped here."""
     account_id = prepared.account_id
-    recorded_facts = index.facts.get(account_id, {})
-    known: dict[str, Fact] = {**recorded_facts}
-    owners = {key: fact.order_id for key, fact in recorded_facts.items()}
+    known: dict[str, Fact] = {**index.facts.get(account_id, {})}
+    owners = {key: fact.order_id for key, fact in index.facts.get(account_id, {}).items()}
     new_facts = NewFacts()
     for number, unnamed in prepared.event_facts.items():
         reported = _named(unnamed, prepared.events[number], account_id, index)
         fact, order_id = _find_order(reported, prepared, owners, index)
-        if order_id:
-            _add_recorded(known, order_id, index)
         admitted = admit(known, fact)
         if admitted is None:
             # A repeated fact is dropped, unless its order is known only now.
@@ -249,7 +269,7 @@ def find_new_facts(prepared: PreparedRecording, index: LedgerIndex) -> NewFacts:
                 continue
             admitted = fact
         if admitted is not reported:
-            new_facts.conflicts.append((reported, order_id))
+            new_facts.conflicts[admitted.key] = reported, order_id
         if admitted is not fact and order_id is None:
             continue
         recorded = known.get(fact.key) if admitted is fact else None
@@ -265,6 +285,35 @@ def find_new_facts(prepared: PreparedRecording, index: LedgerIndex) -> NewFacts:
     _add_own(prepared, index, new_facts)
     _adopt(prepared, index, new_facts)
     return new_facts
+
+
+class Advanced(NamedTuple):
+    """The orders that one pass derived, and those that are to be read whole."""
+
+    orders: dict[IdText, DerivedOrder]
+    whole: set[IdText]
+
+
+def advance_common(
+    prepared: PreparedRecording, new_facts: NewFacts, index: LedgerIndex
+) -> Advanced:
+    uncommon = {*prepared.also_locked, *index.uncovered.get(prepared.account_id, ())}
+    uncommon.update(order_id for _, order_id in new_facts.adopted.values())
+    by_order: dict[IdText, list[Fact]] = {}
+    for fact, order_id in new_facts.facts.values():
+        if order_id:
+            by_order.setdefault(order_id, []).append(fact)
+    arrivals = Arrivals((), new_facts.numbers, index.now)
+    advanced = Advanced({}, set())
+    for order_id, facts in by_order.items():
+        order = advance(index.head_of(order_id), facts, arrivals)
+        if order is None or order_id in uncommon:
+            uncommon.add(order_id)
+        else:
+            advanced.orders[order_id] = order
+    for order_id in uncommon:
+        advanced.whole.update(index.group_of(order_id))
+    return advanced
 
 
 def _find_order(
@@ -287,28 +336,16 @@ def _find_order(
     return conflict, sent.order_id
 
 
-def _add_recorded(known: dict[str, Fact], order_id: IdText, index: LedgerIndex) -> None:
-    if order_id not in index.histories:
-        raise LedgerMoved
-    for fact in index.histories[order_id].facts:
-        known.setdefault(fact.key, fact)
-
-
 def _add_own(prepared: PreparedRecording, index: LedgerIndex, new_facts: NewFacts) -> None:
-    """Adds the platform's own facts. An answer's ACCEPTED is none if an event of the broker says
-    the same."""
-    new = [fact for fact, _ in new_facts.facts.values() if fact.kind is FactKind.ACCEPTED]
+    """Adds the platform's own facts. An answer's ACCEPTED is none if the broker has shown the
+    order under that id."""
+    shown = [fact for fact, _ in new_facts.facts.values() if fact.kind is FactKind.ACCEPTED]
+    reported = {_command(fact) for fact in shown}
     for fact, order_id in prepared.own:
-        if not _is_reported(fact, (*index.histories[order_id].facts, *new)):
+        row = index.head_of(order_id).row
+        is_known = is_shown(row) and fact.broker_order_id in (None, row.external_order_id)
+        if fact.kind is not FactKind.ACCEPTED or not (is_known or _command(fact) in reported):
             new_facts.facts[fact.key] = fact, order_id
-
-
-def _is_reported(own: Fact, facts: Sequence[Fact]) -> bool:
-    for each in facts:
-        is_accepted = own.kind is each.kind is FactKind.ACCEPTED
-        if each.key == own.key or (is_accepted and _command(each) == _command(own)):
-            return True
-    return False
 
 
 def _command(fact: Fact) -> tuple[str | None, str | None]:

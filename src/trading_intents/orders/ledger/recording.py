@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from trading_intents.balances import store as balances_store
 from trading_intents.balances.model import AccountBalance, balance_event
 from trading_intents.brokers.port import BrokerEvent, CommandResult, EventKind
-from trading_intents.ids import IdText
+from trading_intents.ids import IdText, id_text
 from trading_intents.loops import Pacer
 from trading_intents.orders.events import day_of, order_event, position_event, trade_event
 from trading_intents.orders.facts import LONG_AGO, CommandKind, Fact, FactKind, outcome_kind
@@ -33,11 +33,13 @@ from trading_intents.orders.ledger.booking import (
 from trading_intents.orders.ledger.matching import (
     AccountRecording,
     AccountRef,
+    Advanced,
     LedgerIndex,
     NewFacts,
     PlatformFact,
     PreparedRecording,
     account_balance,
+    advance_common,
     concerned_names,
     find_new_facts,
     prepare,
@@ -48,9 +50,12 @@ from trading_intents.orders.ledger.store import (
     READ_COVERS,
     AccountName,
     parse_covers,
+    parse_histories,
     parse_ledger,
     read_ledger,
+    read_pasts,
 )
+from trading_intents.orders.model import OrderView
 from trading_intents.orders.positions import PositionRow, from_trades, reopen, take_fee
 from trading_intents.prices import store as prices_store
 from trading_intents.prices.model import ReferencePrice
@@ -89,6 +94,12 @@ class RecordedAccount(FrozenStruct, kw_only=True):
     balance: AccountBalance | None
     # Reported under a key or execution id of something else: lost.
     conflicts: tuple[tuple[Fact, IdText | None], ...]
+
+    def view_of(self, order_id: UUID) -> OrderView:
+        """Of an order that was read whole, as those are that are locked beside."""
+        view = self.orders[id_text(order_id)].view
+        assert view
+        return view
 
 
 def answer_facts(
@@ -131,24 +142,38 @@ async def record(
     replies = replies[len(before) :]
     count = len(reads)
     index = LedgerIndex(parse_ledger(replies[:count]))
-    if any(each.row.uncovered_since for each in index.histories.values()):
+    news = []
+    whole = set[IdText]()
+    for each in prepared:
+        new_facts = find_new_facts(each, index)
+        advanced = advance_common(each, new_facts, index)
+        news.append((each, new_facts, advanced))
+        whole |= advanced.whole
+    if whole:
+        (pasts,) = await tx.run([read_pasts(whole)])
+        index.histories = parse_histories(pasts, index.heads)
+    if index.uncovered:
         (covers,) = await tx.run([READ_COVERS])
         index.covers = parse_covers(covers)
     pacer = Pacer()
-    return [await _book(tx, each, index, pacer) for each in prepared], replies[count:]
+    recorded = [await _book(tx, *each, index, pacer) for each in news]
+    return recorded, replies[count:]
 
 
 async def _book(
     tx: StatementRunner,
     prepared: PreparedRecording,
+    new_facts: NewFacts,
+    advanced: Advanced,
     index: LedgerIndex,
     pacer: Pacer,
 ) -> RecordedAccount:
     account_ref = prepared.account_ref
-    new_facts = find_new_facts(prepared, index)
-    derived = await _derive_groups(prepared, new_facts, index, pacer)
+    for order_id in advanced.whole:
+        new_facts.drop(index.histories[order_id].facts)
+    derived = await _derive_groups(prepared, new_facts, advanced, index, pacer)
     changes: list[TradeChange] = []
-    conflicts = list(new_facts.conflicts)
+    conflicts = [*new_facts.conflicts.values()]
     resurrected = set()
     for order in derived:
         if order.resurrected:
@@ -175,7 +200,7 @@ async def _book(
         positions=positions,
         events=events,
         cancelled=frozenset(
-            each for each in prepared.also_locked if index.histories[each].row.cancel_requested
+            each for each in prepared.also_locked if index.heads[each].row.cancel_requested
         ),
         left_out=prepared.left_out,
         prices=reported_prices(account_ref, changes, reports, index.now),
@@ -287,19 +312,16 @@ async def _collect_events(
 async def _derive_groups(
     prepared: PreparedRecording,
     new_facts: NewFacts,
+    advanced: Advanced,
     index: LedgerIndex,
     pacer: Pacer,
 ) -> list[DerivedOrder]:
-    """Each with its group: what happens to an entry may change its legs."""
-    by_order: dict[IdText, list[Fact]] = {order_id: [] for order_id in prepared.also_locked}
-    for name, cover in index.covers.items():
-        if name.account_id == prepared.account_id:
-            for entry in cover.orders:
-                if entry.uncovered_since and entry.order_id in index.histories:
-                    by_order[entry.order_id] = []
+    """Those that were read whole, each with its group: what happens to an entry may change its
+    legs; with those that were advanced, by id."""
+    by_order: dict[IdText, list[Fact]] = {order_id: [] for order_id in advanced.whole}
     for fact, order_id in (*new_facts.facts.values(), *new_facts.adopted.values()):
-        if order_id:
-            by_order.setdefault(order_id, []).append(fact)
+        if order_id in by_order:
+            by_order[order_id].append(fact)
     for order_id, facts in by_order.items():
         history = index.histories[order_id]
         index.histories[order_id] = replace(history, facts=(*history.facts, *facts))
@@ -307,10 +329,12 @@ async def _derive_groups(
         new_facts.facts.keys() | new_facts.adopted.keys(), new_facts.numbers, index.now
     )
     derived = []
-    for entry_id in sorted({index.entry_of(order_id) for order_id in by_order}):
-        group = [index.histories[entry_id]]
-        for leg_id in index.legs.get(entry_id, ()):
-            group.append(index.histories[leg_id])
+    entries = {index.entry_of(order_id) for order_id in by_order}
+    for entry_id in sorted(entries | advanced.orders.keys()):
+        if entry_id in advanced.orders:
+            derived.append(advanced.orders[entry_id])
+            continue
+        group = [index.histories[order_id] for order_id in index.group_of(entry_id)]
         derived += derive_orders(group, arrivals, prepared.account_ref.bust_reopens)
         await pacer.pause_if_due()
     return derived

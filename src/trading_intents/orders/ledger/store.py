@@ -1,17 +1,27 @@
 """Locks and reads what a booking needs, over many accounts. Rows come as JSON, each as one text.
 Never decides."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import asdict
 
 from trading_intents.ids import IdText
 from trading_intents.orders.facts import Fact
 from trading_intents.orders.positions import PositionRow
-from trading_intents.orders.store import COVERS, BookedTrade, CommandRow, Cover, OrderHistory
+from trading_intents.orders.store import (
+    COVERS,
+    Action,
+    BookedTrade,
+    CommandRow,
+    Cover,
+    OrderHead,
+    OrderHistory,
+)
 from trading_intents.storage.pipeline import Reply, RowParameters, Statement, array_text
+from trading_intents.trading import FrozenStruct
 
 
 class AccountName(NamedTuple):
@@ -129,13 +139,8 @@ _FIND = f"""
         SELECT * FROM facts WHERE account_id = asked.account_id AND key = asked.name OFFSET 0
     ) AS f
 """  # noqa: S608 - our own constants
-_READ_HISTORIES = f"""
+_READ_HEADS = f"""
     SELECT json_build_object('row', o,
-        'facts', (SELECT coalesce(json_agg(f), '[]') FROM facts f WHERE f.order_id = o.order_id),
-        'actions', (SELECT json_agg(a ORDER BY a.seq) FROM (
-            SELECT seq, action_id, action_type, record::json FROM actions
-            WHERE intent_id = o.order_id
-        ) AS a),
         'commands', (SELECT coalesce(json_agg(c), '[]') FROM commands c
             WHERE c.order_id = o.order_id),
         'trades', (SELECT coalesce(json_agg(t ORDER BY t.booking), '[]') FROM trades t
@@ -143,6 +148,18 @@ _READ_HISTORIES = f"""
     )::text
     FROM orders o WHERE o.order_id = ANY ({_LOCKED}) ORDER BY o.order_id
 """  # noqa: S608 - our own constants
+# What is read of orders of which heads and news do not say enough.
+_READ_PASTS = """
+    SELECT json_build_object('order_id', asked.order_id,
+        'facts', (SELECT coalesce(json_agg(f), '[]') FROM facts f
+            WHERE f.order_id = asked.order_id),
+        'actions', (SELECT json_agg(a ORDER BY a.seq) FROM (
+            SELECT seq, action_id, action_type, record::json FROM actions
+            WHERE intent_id = asked.order_id
+        ) AS a)
+    )::text
+    FROM unnest($1::text::uuid[]) AS asked (order_id)
+"""
 _LOCK_POSITIONS = f"""
     SELECT row_to_json(p)::text
     FROM (
@@ -163,8 +180,8 @@ READ_COVERS = Statement(COVERS.format(named=f"order_id = ANY ({_LOCKED})"))
 
 
 def read_ledger(names: ConcernedNames) -> list[Statement]:
-    """Locks the orders by id, then their positions and those that are reported; reads all that a
-    booking needs."""
+    """Locks the orders by id, then their positions and those that are reported; reads all that the
+    booking of common orders needs."""
     clients = _FIRST.pack(names.client_order_ids)
     brokers = _FIRST.pack(names.broker_order_ids)
     keys = _FIRST.pack(names.keys)
@@ -173,7 +190,7 @@ def read_ledger(names: ConcernedNames) -> list[Statement]:
     return [
         Statement(_LOCK_ORDERS, clients + brokers + keys + (order_ids,) + symbols),
         Statement(_FIND, brokers + keys),
-        Statement(_READ_HISTORIES),
+        Statement(_READ_HEADS),
         Statement(_LOCK_POSITIONS, symbols),
         Statement("SELECT to_json(clock_timestamp())::text"),
     ]
@@ -195,13 +212,13 @@ class Ledger(NamedTuple):
 
     commands: list[CommandRow]
     facts: list[StoredFact]
-    histories: dict[IdText, OrderHistory]
+    heads: dict[IdText, OrderHead]
     positions: dict[AccountName, PositionRow]
     now: datetime
 
 
 def parse_ledger(replies: Sequence[Reply]) -> Ledger:
-    _, found, histories, positions, clock = replies
+    _, found, heads, positions, clock = replies
     [now] = clock.parse(datetime)
     ledger = Ledger([], [], {}, {}, now)
     for match in found.parse(_Found):
@@ -209,11 +226,31 @@ def parse_ledger(replies: Sequence[Reply]) -> Ledger:
             ledger.commands.append(match.command)
         if match.fact:
             ledger.facts.append(match.fact)
-    for history in histories.parse(OrderHistory):
-        ledger.histories[history.row.order_id] = history
+    for head in heads.parse(OrderHead):
+        ledger.heads[head.row.order_id] = head
     for row in positions.parse(PositionRow):
         ledger.positions[AccountName(row.account_id, row.symbol)] = row
     return ledger
+
+
+class _Past(FrozenStruct):
+    order_id: IdText
+    facts: tuple[Fact, ...]
+    actions: tuple[Action, ...]
+
+
+def read_pasts(order_ids: Iterable[IdText]) -> Statement:
+    return Statement(_READ_PASTS, (array_text(order_ids),))
+
+
+def parse_histories(reply: Reply, heads: Mapping[IdText, OrderHead]) -> dict[IdText, OrderHistory]:
+    histories = {}
+    for past in reply.parse(_Past):
+        head = heads[past.order_id]
+        histories[past.order_id] = OrderHistory(
+            **asdict(head), facts=past.facts, actions=past.actions
+        )
+    return histories
 
 
 def parse_covers(reply: Reply) -> dict[AccountName, Cover]:

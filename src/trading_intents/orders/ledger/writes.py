@@ -153,7 +153,7 @@ _WRITE_TRADES = f"""
         cumulative_quantity = excluded.cumulative_quantity,
         leaves_quantity = excluded.leaves_quantity, client_order_id = excluded.client_order_id,
         command_seq = excluded.command_seq, flags = excluded.flags,
-        broker_sent_at = excluded.broker_sent_at
+        broker_sent_at = excluded.broker_sent_at, cum_quantity = excluded.cum_quantity
 """  # noqa: S608 - our own constants
 
 

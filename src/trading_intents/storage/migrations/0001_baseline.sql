@@ -1091,6 +1091,7 @@ CREATE TABLE trades (
     client_reference_id text,
     flags text[] NOT NULL DEFAULT '{}',
     broker_sent_at timestamptz,
+    cum_quantity numeric,  -- as the broker counted, this one included
     received_at timestamptz NOT NULL,
     -- Its seq is not that of the first event that showed it, and so does not follow received_at.
     is_retold boolean NOT NULL DEFAULT false,

@@ -374,9 +374,9 @@ class OrderBook:
 
     def _report_stop(self, order: PaperOrder, at: datetime, at_once: bool = False) -> PaperOrder:
         due_at = order.report_due_at
-        if due_at is None or order.stop_price is None or (due_at > at and not at_once):
+        if due_at is None or model.price_of(order) is None or (due_at > at and not at_once):
             return order
-        order = replace(order, told_stop=order.stop_price, told_at=at)
+        order = replace(order, told_stop=model.price_of(order), told_at=at)
         self._put(order)
         self._report_change(order, at)
         return order

@@ -1,0 +1,1 @@
+"""Checks what must always be true of all accounts, while the platform runs."""
