@@ -16,7 +16,7 @@ from trading_intents.trading import Environment, FrozenStruct
 
 NEVER_CHANGED = "0"  # the version of an organization that has none
 # Subjects of all organizations; beyond it the organization with the most is forgotten.
-MAX_COVERED = 50_000
+MAX_COVERED = 30_000
 
 
 class KeyState(FrozenStruct, kw_only=True):

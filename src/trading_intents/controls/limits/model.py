@@ -177,61 +177,53 @@ def judge_limits(
     needs neither the account's state nor a price is judged again."""
     found: list[Triggered] = []
     with exact():
-        reached = _reached(asked, state) if state else ZERO
         for level, scope in levels:
             if asked.closes and "ApiKey" in scope:
                 continue
-            for each in (asked, *asked.legs):
-                _judge_alone(level, scope, each, state, found)
-            if state is None or asked.leg in EXITS:
-                continue  # whatever adds up, an exit's entry is judged by
-            _judge_daily_notional(level, scope, asked, state, found)
-            _judge_exposure(
-                level=level, scope=scope, asked=asked, state=state, reached=reached, found=found
-            )
-            if not asked.leg:
-                _judge_recent(
-                    level=level, scope=scope, asked=asked, state=state, now=now, found=found
-                )
+            for each in _judge_level(level, scope, asked, state, now):
+                if each not in found:  # orders of a group have the same quantity and symbol
+                    found.append(each)
     return tuple(found)
 
 
+def _judge_level(
+    level: TradingLimits,
+    scope: ScopeAnswer,
+    asked: AskedOrder,
+    state: LimitState | None,
+    now: datetime,
+) -> Iterator[Triggered]:
+    """An exit closes what its entry opens, whatever it is worth then; a stop loss at any price."""
+    for each in (asked, *asked.legs):
+        yield from _judge_stateless(level, scope, each)
+        if state and each.leg not in EXITS:
+            yield from _judge_notional(level, scope, each, state.reference_price)
+        if state and each.leg is not Leg.STOP_LOSS:
+            yield from _judge_collar(level, scope, each, state.reference_price)
+    if state is None or asked.leg in EXITS:
+        return  # whatever adds up, an exit's entry is judged by
+    yield from _judge_daily_notional(level, scope, asked, state)
+    yield from _judge_exposure(level, scope, asked, state)
+    if not asked.leg:
+        yield from _judge_recent(level, scope, asked, state, now)
+
+
 def _judge_stateless(
-    level: TradingLimits, scope: ScopeAnswer, asked: AskedOrder, found: list[Triggered]
-) -> None:
+    level: TradingLimits, scope: ScopeAnswer, asked: AskedOrder
+) -> Iterator[Triggered]:
     most = level.max_order_quantity
     allowed = level.allowed_symbols
     if most is not None and asked.quantity > most:
         limit = amount_text(most)
         quantity = amount_text(asked.quantity)
         detail = f"the order's quantity is {quantity}; at most {limit} is allowed"
-        found.append(Triggered(Reason.MAX_ORDER_QUANTITY, scope, detail, limit, quantity))
+        yield Triggered(Reason.MAX_ORDER_QUANTITY, scope, detail, limit, quantity)
     if level.allow_short is False and asked.side is OrderSide.SELL_SHORT:
         detail = "the order sells short, which is not allowed"
-        found.append(Triggered(Reason.ALLOW_SHORT, scope, detail, False, asked.side))
+        yield Triggered(Reason.ALLOW_SHORT, scope, detail, False, asked.side)
     if allowed is not None and asked.symbol not in allowed:
         detail = f"{asked.symbol} is not among the {len(allowed)} allowed symbols"
-        found.append(
-            Triggered(Reason.ALLOWED_SYMBOLS, scope, detail, sorted(allowed), asked.symbol)
-        )
-
-
-def _judge_alone(
-    level: TradingLimits,
-    scope: ScopeAnswer,
-    asked: AskedOrder,
-    state: LimitState | None,
-    found: list[Triggered],
-) -> None:
-    """An exit closes what its entry opens, whatever it is worth then; a stop loss at any price."""
-    own: list[Triggered] = []
-    _judge_stateless(level, scope, asked, own)
-    if state and asked.leg not in EXITS:
-        _judge_notional(level, scope, asked, state.reference_price, own)
-    if state and asked.leg is not Leg.STOP_LOSS:
-        _judge_collar(level, scope, asked, state.reference_price, own)
-    # Once: the others of its group have the same quantity and symbol.
-    found += [each for each in own if each not in found]
+        yield Triggered(Reason.ALLOWED_SYMBOLS, scope, detail, sorted(allowed), asked.symbol)
 
 
 def _judge_notional(
@@ -239,21 +231,20 @@ def _judge_notional(
     scope: ScopeAnswer,
     asked: AskedOrder,
     reference: Decimal | None,
-    found: list[Triggered],
-) -> None:
+) -> Iterator[Triggered]:
     most = level.max_order_notional
     if most is None:
         return
     price = _highest_price(asked, reference)
     if price is None:
-        found.append(_no_price(Reason.MAX_ORDER_NOTIONAL, scope, asked, amount_text(most)))
+        yield _no_price(Reason.MAX_ORDER_NOTIONAL, scope, asked, amount_text(most))
         return
     notional = asked.quantity * price
     if notional > most:
         limit = amount_text(most)
         worth = amount_text(notional)
         detail = f"the order's value at {amount_text(price)} is {worth}; at most {limit} is allowed"
-        found.append(Triggered(Reason.MAX_ORDER_NOTIONAL, scope, detail, limit, worth))
+        yield Triggered(Reason.MAX_ORDER_NOTIONAL, scope, detail, limit, worth)
 
 
 def _judge_collar(
@@ -261,13 +252,12 @@ def _judge_collar(
     scope: ScopeAnswer,
     asked: AskedOrder,
     reference: Decimal | None,
-    found: list[Triggered],
-) -> None:
+) -> Iterator[Triggered]:
     collar = level.price_collar_bps
     if collar is None or asked.limit_price is None:
         return
     if reference is None:
-        found.append(_no_price(Reason.PRICE_COLLAR_BPS, scope, asked, collar))
+        yield _no_price(Reason.PRICE_COLLAR_BPS, scope, asked, collar)
         return
     is_buy = asked.side is OrderSide.BUY
     beyond = asked.limit_price - reference if is_buy else reference - asked.limit_price
@@ -278,7 +268,7 @@ def _judge_collar(
             f"the limit price {amount_text(asked.limit_price)} is {side} the reference price "
             f"{amount_text(reference)} by {bps} basis points; at most {collar} are allowed"
         )
-        found.append(Triggered(Reason.PRICE_COLLAR_BPS, scope, detail, collar, bps))
+        yield Triggered(Reason.PRICE_COLLAR_BPS, scope, detail, collar, bps)
 
 
 def added_notional(asked: AskedOrder, reference: Decimal | None) -> Decimal | None:
@@ -301,14 +291,13 @@ def _judge_daily_notional(
     scope: ScopeAnswer,
     asked: AskedOrder,
     state: LimitState,
-    found: list[Triggered],
-) -> None:
+) -> Iterator[Triggered]:
     most = level.max_daily_notional
     if most is None:
         return
     added = added_notional(asked, state.reference_price)
     if added is None:
-        found.append(_no_price(Reason.MAX_DAILY_NOTIONAL, scope, asked, amount_text(most)))
+        yield _no_price(Reason.MAX_DAILY_NOTIONAL, scope, asked, amount_text(most))
     elif added and state.key_daily_notional + added > most:
         limit = amount_text(most)
         reached = amount_text(state.key_daily_notional + added)
@@ -316,7 +305,7 @@ def _judge_daily_notional(
             f"with it the key's orders of today (UTC) are worth {reached}; at most {limit} is "
             "allowed"
         )
-        found.append(Triggered(Reason.MAX_DAILY_NOTIONAL, scope, detail, limit, reached))
+        yield Triggered(Reason.MAX_DAILY_NOTIONAL, scope, detail, limit, reached)
 
 
 def _highest_price(terms: VersionTerms, reference: Decimal | None) -> Decimal | None:
@@ -337,20 +326,19 @@ def _judge_exposure(
     scope: ScopeAnswer,
     asked: AskedOrder,
     state: LimitState,
-    reached: Decimal,
-    found: list[Triggered],
-) -> None:
+) -> Iterator[Triggered]:
     most_orders = level.max_open_orders
     if asked.is_create and most_orders is not None:
         orders = state.account_open_orders if "Account" in scope else state.open_orders
         orders += asked.new_orders
         if orders > most_orders:
             detail = f"there were {orders} open orders with it; at most {most_orders} are allowed"
-            found.append(Triggered(Reason.MAX_OPEN_ORDERS, scope, detail, most_orders, orders))
+            yield Triggered(Reason.MAX_OPEN_ORDERS, scope, detail, most_orders, orders)
     if not state.is_position_known:
-        found += _unknown_positions(level, scope, asked)
+        yield from _unknown_positions(level, scope, asked)
         return
     most = level.max_position_quantity
+    reached = _reached(asked, state)
     if most is not None and abs(reached) > most and not _only_reduces(asked, state, reached):
         limit = amount_text(most)
         detail = (
@@ -358,7 +346,7 @@ def _judge_exposure(
             f"at most {limit} is allowed, long or short"
         )
         quantity = amount_text(abs(reached))
-        found.append(Triggered(Reason.MAX_POSITION_QUANTITY, scope, detail, limit, quantity))
+        yield Triggered(Reason.MAX_POSITION_QUANTITY, scope, detail, limit, quantity)
     if level.allow_short is False and asked.side is OrderSide.SELL and reached < 0:
         free = max(reached + asked.open_after, ZERO)
         sold = amount_text(asked.open_after)
@@ -366,14 +354,14 @@ def _judge_exposure(
             f"the order sells {sold}; the long position less other open sells is "
             f"{amount_text(free)}, and selling short is not allowed"
         )
-        found.append(Triggered(Reason.ALLOW_SHORT, scope, detail, False, sold))
+        yield Triggered(Reason.ALLOW_SHORT, scope, detail, False, sold)
     loss = level.max_daily_loss
     if loss is None or -state.daily_result < loss or _only_reduces(asked, state, reached):
         return
     limit = amount_text(loss)
     lost = amount_text(-state.daily_result)
     detail = f"today's result is a loss of {lost}; from {limit} on only orders that reduce pass"
-    found.append(Triggered(Reason.MAX_DAILY_LOSS, scope, detail, limit, lost))
+    yield Triggered(Reason.MAX_DAILY_LOSS, scope, detail, limit, lost)
 
 
 def _unknown_positions(
@@ -413,8 +401,7 @@ def _judge_recent(
     asked: AskedOrder,
     state: LimitState,
     now: datetime,
-    found: list[Triggered],
-) -> None:
+) -> Iterator[Triggered]:
     rate = level.max_orders_per_minute
     window = level.duplicate_window_millis
     orders = (state.key_orders_last_minute if "ApiKey" in scope else state.orders_last_minute) + 1
@@ -423,7 +410,7 @@ def _judge_recent(
             f"{orders} orders were accepted in {RATE_SECONDS} seconds with it; at most {rate} are "
             "allowed"
         )
-        found.append(Triggered(Reason.MAX_ORDERS_PER_MINUTE, scope, detail, rate, orders))
+        yield Triggered(Reason.MAX_ORDERS_PER_MINUTE, scope, detail, rate, orders)
     if window is None or not asked.is_create or asked.closes or state.duplicate_at is None:
         return
     since_millis = max((now - state.duplicate_at) // timedelta(milliseconds=1), 0)
@@ -432,4 +419,4 @@ def _judge_recent(
             f"an equal order was accepted {since_millis} ms before; within {window} ms it counts "
             "as a duplicate"
         )
-        found.append(Triggered(Reason.DUPLICATE_WINDOW_MILLIS, scope, detail, window, since_millis))
+        yield Triggered(Reason.DUPLICATE_WINDOW_MILLIS, scope, detail, window, since_millis)

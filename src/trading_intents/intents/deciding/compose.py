@@ -1,6 +1,7 @@
 """The action that a command asks for, and the case that controls judge."""
 
 from decimal import Decimal
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -9,6 +10,7 @@ from trading_intents.controls.limits.model import AskedOrder
 from trading_intents.errors import NoPosition, NotFound, OpenOrders, ValidationFailed
 from trading_intents.intents.deciding.linked import check_replace, leg_side
 from trading_intents.intents.model import (
+    SPEC_AMOUNTS,
     Accepted,
     Cancel,
     ClientCommand,
@@ -142,7 +144,9 @@ def purpose_of(accepted: Accepted, halt_id: str | None = None) -> Purpose:
 def asked_order(accepted: Accepted, replaced: KnownOrder | None) -> AskedOrder:
     """A CREATE as controls judge it, with its legs, or a REPLACE of this order."""
     spec = accepted.spec
-    quantity = Decimal(spec.quantity)
+    texts = {name: getattr(spec, name) for name in SPEC_AMOUNTS}
+    amounts: dict[str, Any] = {name: Decimal(text) for name, text in texts.items() if text}
+    quantity = amounts["quantity"]
     counted = ZERO
     open_before = ZERO
     open_after = quantity
@@ -157,29 +161,20 @@ def asked_order(accepted: Accepted, replaced: KnownOrder | None) -> AskedOrder:
         symbol=accepted.symbol,
         side=accepted.side,
         kind=spec.kind,
-        quantity=quantity,
-        limit_price=None if spec.limit_price is None else Decimal(spec.limit_price),
-        stop_price=None if spec.stop_price is None else Decimal(spec.stop_price),
         open_before=open_before,
         open_after=open_after,
         terms=_terms(accepted) if replaced is None else "",
         counted=counted,
         leg=accepted.leg,
         legs=tuple(asked_order(compose_leg(accepted, each, ""), None) for each in accepted.legs),
+        **amounts,
     )
 
 
 def _terms(accepted: Accepted) -> str:
     """The text by which CREATEs are duplicates, as the log's statement makes it too."""
     spec = accepted.spec
-    parts = (
-        accepted.symbol,
-        accepted.side,
-        ORDER_TYPES[spec.kind],
-        spec.quantity,
-        spec.limit_price or "",
-        spec.stop_price or "",
-        spec.trail_amount or "",
-        str(spec.trail_bps or ""),
-    )
-    return "|".join(parts)
+    amounts = [getattr(spec, name) or "" for name in SPEC_AMOUNTS]
+    kind = ORDER_TYPES[spec.kind]
+    trail = str(spec.trail_bps or "")
+    return "|".join([accepted.symbol, accepted.side, kind, *amounts, trail])
