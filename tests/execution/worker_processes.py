@@ -146,7 +146,7 @@ class WorkerProcesses:
 
     def assert_ids_taken_once(self) -> None:
         """Only a CREATE comes under an id that was used, and is refused."""
-        journal = self.tables.fetch("SELECT * FROM paper_journal ORDER BY account_id, seq")
+        journal = self.tables.fetch("SELECT * FROM paper_journal WHERE command <> ''")
         taken = [
             (row["account_id"], row["client_order_id"]) for row in journal if not row["duplicate"]
         ]

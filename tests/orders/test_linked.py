@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.brokers.paper.market import Market, legs, named, terms
+from tests.brokers.paper.market import ANY, Market, legs, named, terms
 from tests.orders.facts import arrived, fill, ours, reported
 from tests.property_sizes import examples
 from trading_intents.brokers.paper.model import PaperOrder, PaperOrderStatus, price_of
@@ -67,7 +67,7 @@ class Play:
         asked = terms(entry)
         with_legs = legs(linked, asked)
         self.market.quote(self.quote())
-        self.market.book.submit(named(asked, "c1", legs=with_legs), self.market.now)
+        self.market.run("SUBMIT", named(asked, "c1", legs=with_legs))
         orders = [
             ("c1", asked, None),
             *((leg.client_order_id, leg, leg.leg) for leg in with_legs),
@@ -99,7 +99,7 @@ class Play:
                 self.market.later(seconds=self.chance.choice((0, 1, 20)))
                 book.keep_time(self.market.now)
             case "cancel":
-                book.cancel(order, f"x{len(book.events)}", self.market.now)
+                self.market.run("CANCEL", named(ANY, f"x{len(book.events)}"), order)
             case _ if order:
                 self.replace(number, order)
 
@@ -125,7 +125,7 @@ class Play:
                 **terms_of(asked),
             )
         )
-        self.market.book.replace(order, asked, self.market.now)
+        self.market.run("REPLACE", asked, order)
 
     def facts(self, number: int) -> list[Fact]:
         return arrived(

@@ -96,6 +96,9 @@ def named(asked: OrderTicket, client_order_id: str, **more: Any) -> OrderTicket:
     return replace(asked, client_order_id=client_order_id, **more)
 
 
+ANY = terms("buy 1 market")  # of a CANCEL
+
+
 class Market:
     """Time stands still but for `later`; the quotes are posted ones."""
 
@@ -110,6 +113,9 @@ class Market:
             holding=PaperHolding(position=Decimal(position)),
             orders={},
         )
+
+    def run(self, command: str, asked: OrderTicket, order: PaperOrder | None = None) -> None:
+        self.book.execute(command, order, asked, self.now)
 
     def later(self, **time: int) -> None:
         self.now += timedelta(**time)
@@ -139,17 +145,17 @@ class Market:
         text, _, linked = text.partition(" with ")
         asked = terms(text)
         number = len(self.book.orders) + 1
-        self.book.submit(named(asked, f"c{number}", legs=legs(linked, asked)), self.now)
+        self.run("SUBMIT", named(asked, f"c{number}", legs=legs(linked, asked)))
         return self.said()
 
     def replace(self, number: int, text: str) -> str:
         self.replaced += 1
         asked = named(terms(text), f"r{self.replaced}")
-        self.book.replace(self.order(number), asked, self.now)
+        self.run("REPLACE", asked, self.order(number))
         return self.said()
 
     def cancel(self, number: int) -> str:
-        self.book.cancel(self.find(number), f"x{number}", self.now)
+        self.run("CANCEL", named(ANY, f"x{number}"), self.find(number))
         return self.said()
 
     def expire(self) -> str:

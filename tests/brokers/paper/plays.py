@@ -4,7 +4,7 @@ from decimal import Decimal
 
 from hypothesis import strategies as st
 
-from tests.brokers.paper.market import Market, legs, named, terms
+from tests.brokers.paper.market import ANY, Market, legs, named, terms
 from trading_intents.brokers.port import BrokerEvent
 from trading_intents.trading import OrderSide
 
@@ -74,15 +74,15 @@ def run(market: Market, step: tuple[str, object]) -> list[BrokerEvent]:
         text, _, linked = str(what).partition(" with ")
         asked = terms(text)
         name = f"c{before}"
-        book.submit(named(asked, name, legs=legs(linked, asked, name)), market.now)
+        market.run("SUBMIT", named(asked, name, legs=legs(linked, asked, name)))
     elif name == "quote":
         book.feed(market.next_quote(str(what)))
     elif name == "cancel":
         assert isinstance(what, int)
-        book.cancel(market.find(what), f"x{before}", market.now)
+        market.run("CANCEL", named(ANY, f"x{before}"), market.find(what))
     elif name == "replace":
         assert isinstance(what, tuple)
-        book.replace(market.find(what[0]), named(terms(what[1]), f"r{before}"), market.now)
+        market.run("REPLACE", named(terms(what[1]), f"r{before}"), market.find(what[0]))
     else:
         assert isinstance(what, int)
         market.later(seconds=what)

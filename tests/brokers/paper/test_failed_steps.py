@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.brokers.paper.market import CASH, NOON, Market
+from tests.brokers.paper.market import ANY, CASH, NOON, Market, named
 from tests.brokers.paper.plays import linked_orders, orders, quotes, run, signed
 from tests.brokers.paper.venue import Venue, deadline
 from tests.property_sizes import examples
@@ -170,7 +170,7 @@ def test_whatever_fails_the_books_balance_and_every_order_can_be_ended(
             assert book.account.reserved == reserved
             assert book.holding.position == sum(map(signed, fills), ZERO)
         for order in book.working():
-            book.cancel(order, f"x{order.number}", market.now)
+            market.run("CANCEL", named(ANY, f"x{order.number}"), order)
     assert not book.working()
     numbers = [each.event.dedupe_key for each in book.events]
     assert numbers == [f"paper:{n}" for n in range(1, len(numbers) + 1)]

@@ -146,30 +146,39 @@ class OrderBook:
         at: datetime,
         refusal: str | None = None,
     ) -> tuple[PaperOrder | None, str | None]:
-        """Gives the order, and the reason against the command, if there is one."""
-        match command:
-            case "SUBMIT":
-                order = self.submit(ticket, at, refusal)
+        """Gives the order, and the reason against the command, if there is one. `refusal` is a
+        scripted one. Legs are accepted with their order or not at all; the next market event is the
+        first that they are matched with."""
+        with exact():
+            self._expire(at)
+            if command == "SUBMIT":
+                order = self._accepted(ticket, at)
+                self._try(order, at, partial(self._take, order, at, refusal, ticket.legs))
+                order = self.orders[order.number]
                 is_refused = order.status is PaperOrderStatus.REJECTED
                 return order, self.events[-1].event.reason if is_refused else None
-            case "REPLACE":
-                return order, self.replace(order, ticket, at, refusal)
-            case _:
-                return order, self.cancel(order, ticket.client_order_id, at, refusal)
+            order = order and self.orders.get(order.number, order)
+            reason = refusal or rules.unchangeable(order)
+            if order is None or reason:
+                return order, self._refuse(command, order, ticket, at, reason)
+            step = self._replace if command == "REPLACE" else self._cancel
+            return order, self._try(order, at, partial(step, order, ticket, at))
+
+    def _refuse(
+        self,
+        command: str,
+        order: PaperOrder | None,
+        ticket: OrderTicket,
+        at: datetime,
+        reason: str | None,
+    ) -> str | None:
+        kind = EventKind(f"{command}_REJECTED")
+        self._emit(order, kind, at, ticket.client_order_id, reason=reason)
+        return reason
 
     def legs_of(self, number: int | None) -> set[int]:
         orders = self.orders.values()
         return {each.number for each in orders if number and each.parent == number}
-
-    def submit(self, ticket: OrderTicket, at: datetime, refusal: str | None = None) -> PaperOrder:
-        """Gives the order as it is then, perhaps REJECTED. `refusal` is a scripted one. Legs are
-        accepted with it or not at all; the next market event is the first that they are matched
-        with."""
-        with exact():
-            self._expire(at)
-            order = self._accepted(ticket, at)
-            self._try(order, at, partial(self._take, order, at, refusal, ticket.legs))
-            return self.orders[order.number]
 
     def _take(
         self,
@@ -220,31 +229,10 @@ class OrderBook:
         self._put(order)
         self._emit(order, EventKind.ACCEPTED, at)
 
-    def replace(
-        self,
-        order: PaperOrder | None,
-        ticket: OrderTicket,
-        at: datetime,
-        refusal: str | None = None,
-    ) -> str | None:
-        """Gives the reason against it, or None."""
-        with exact():
-            self._expire(at)
-            order = order and self.orders.get(order.number, order)
-            reason = refusal or rules.unchangeable(order)
-            if order is None or reason:
-                client_id = ticket.client_order_id
-                self._emit(order, EventKind.REPLACE_REJECTED, at, client_id, reason=reason)
-                return reason
-            step = partial(self._replace, order, ticket, at)
-            return self._try(order, at, step)
-
     def _replace(self, order: PaperOrder, ticket: OrderTicket, at: datetime) -> str | None:
         changed, reason = self._amended(order, ticket, at)
         if changed is None or reason:
-            client_id = ticket.client_order_id
-            self._emit(order, EventKind.REPLACE_REJECTED, at, client_id, reason=reason)
-            return reason
+            return self._refuse("REPLACE", order, ticket, at, reason)
         self._put(changed)
         self._emit(changed, EventKind.REPLACED, at, replaces=order.client_order_id)
         if changed.is_working:
@@ -253,25 +241,10 @@ class OrderBook:
             self._change(linked.after_end(self.orders, changed), at)
         return None
 
-    def cancel(
-        self,
-        order: PaperOrder | None,
-        client_order_id: str,
-        at: datetime,
-        refusal: str | None = None,
-    ) -> str | None:
-        """Gives the reason against it, or None."""
-        with exact():
-            self._expire(at)
-            order = order and self.orders.get(order.number, order)
-            reason = refusal or rules.unchangeable(order)
-            if order is None or reason:
-                self._emit(order, EventKind.CANCEL_REJECTED, at, client_order_id, reason=reason)
-                return reason
-            status = PaperOrderStatus.CANCELLED
-            end = partial(self._end, order, status, at, client_order_id=client_order_id)
-            self._try(order, at, end)
-            return None
+    def _cancel(self, order: PaperOrder, ticket: OrderTicket, at: datetime) -> str | None:
+        status = PaperOrderStatus.CANCELLED
+        self._end(order, status, at, client_order_id=ticket.client_order_id)
+        return None
 
     def _amended(
         self, order: PaperOrder, ticket: OrderTicket, at: datetime

@@ -36,6 +36,7 @@ KILLED = {
     TimeInForce.IMMEDIATE_OR_CANCEL: "immediate_or_cancel",
     TimeInForce.FILL_OR_KILL: "fill_or_kill",
 }
+NEVER = Decimal("Infinity")
 NO_ORDERS_AWAY = Decimal(10_000)  # where nothing rests: further than the walk ever goes
 BAD_STEP = "quantity_off_step"
 BAD_TICK = "price_off_tick"
@@ -137,56 +138,45 @@ def is_triggered(terms: PaperOrder, quote: Quote) -> bool:
 
 
 class PriceLevels(FrozenStruct, kw_only=True):
-    """The prices at which the first of a book's working orders could match, None where there is
-    none of its kind; and when the first of them expires, or its stop is to be reported."""
+    """The prices at which the first of a book's working orders could match, out of reach where
+    there is none of its kind; and when the first of them expires, or its stop is to be reported."""
 
     due_at: datetime | None
-    any_price: bool  # an order without a limit rests, which every quote could match
-    buy_limit: Decimal | None
-    sell_limit: Decimal | None
-    buy_stop: Decimal | None
-    sell_stop: Decimal | None
+    buy_limit: Decimal
+    sell_limit: Decimal
+    buy_stop: Decimal
+    sell_stop: Decimal
 
     def could_match(self, quote: Quote) -> bool:
-        if self.any_price:
-            return True
-        last = quote.last
-        buy = self.buy_limit
-        if buy is not None and (quote.ask <= buy or (last is not None and last < buy)):
-            return True
-        sell = self.sell_limit
-        if sell is not None and (quote.bid >= sell or (last is not None and last > sell)):
-            return True
-        up = quote.ask if last is None else last  # what triggers a stop
-        down = quote.bid if last is None else last
-        if self.buy_stop is not None and up >= self.buy_stop:
-            return True
-        return self.sell_stop is not None and down <= self.sell_stop
+        buy = quote.last if quote.last is not None else quote.ask  # what triggers a stop
+        sell = quote.last if quote.last is not None else quote.bid
+        return (
+            quote.ask <= self.buy_limit
+            or quote.bid >= self.sell_limit
+            or buy >= self.buy_stop
+            or sell <= self.sell_stop
+            or (quote.last is not None and not self.buy_limit <= quote.last <= self.sell_limit)
+        )
 
     def cents_away(self, middle_cents: int) -> int:
         """The cents that the walk must move from this middle before an order could match; 0: it
         could now."""
-        if self.any_price:
-            return 0
         bid = (middle_cents - HALF_SPREAD_CENTS) * CENT
         ask = (middle_cents + HALF_SPREAD_CENTS) * CENT
-        nearest = NO_ORDERS_AWAY
-        if self.buy_limit is not None:
-            nearest = min(nearest, ask - self.buy_limit)
-        if self.sell_limit is not None:
-            nearest = min(nearest, self.sell_limit - bid)
-        if self.buy_stop is not None:
-            nearest = min(nearest, self.buy_stop - ask)
-        if self.sell_stop is not None:
-            nearest = min(nearest, bid - self.sell_stop)
-        return max(0, int((nearest / CENT).to_integral_value(ROUND_CEILING)))
+        nearest = min(
+            ask - self.buy_limit,
+            self.sell_limit - bid,
+            self.buy_stop - ask,
+            bid - self.sell_stop,
+            NO_ORDERS_AWAY,
+        )
+        return int((max(nearest, ZERO) / CENT).to_integral_value(ROUND_CEILING))
 
 
 def price_levels(orders: Iterable[PaperOrder]) -> PriceLevels:
-    any_price = False
     due_at = None
-    limits: dict[bool, list[Decimal]] = {True: [], False: []}
-    stops: dict[bool, list[Decimal]] = {True: [], False: []}
+    limits: dict[bool, list[Decimal]] = {True: [-NEVER], False: [NEVER]}
+    stops: dict[bool, list[Decimal]] = {True: [NEVER], False: [-NEVER]}
     for order in orders:
         due_at = min(each for each in (due_at, order.expires_at, order.report_due_at) if each)
         is_buy = order.side is OrderSide.BUY
@@ -198,14 +188,13 @@ def price_levels(orders: Iterable[PaperOrder]) -> PriceLevels:
             if order.best_price is not None:
                 limits[is_buy].append(order.best_price)  # a better price moves it
         elif order.limit_price is None:
-            any_price = True
+            limits[is_buy].append(NEVER if is_buy else -NEVER)  # every quote could match it
         else:
             limits[is_buy].append(order.limit_price)
     return PriceLevels(
         due_at=due_at,
-        any_price=any_price,
-        buy_limit=max(limits[True], default=None),
-        sell_limit=min(limits[False], default=None),
-        buy_stop=min(stops[True], default=None),
-        sell_stop=max(stops[False], default=None),
+        buy_limit=max(limits[True]),
+        sell_limit=min(limits[False]),
+        buy_stop=min(stops[True]),
+        sell_stop=max(stops[False]),
     )
