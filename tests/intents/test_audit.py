@@ -234,7 +234,7 @@ def test_a_log_as_it_was_written_is_sound(tenants: Tenants, full_client: Trading
                 WHERE a.account_id = $account AND a.seq = 2 AND b.account_id = $account
                     AND b.seq = 3
             """,
-            "action 2: its event has another action_type",
+            "action 2: its event has another seq, action_type",
         ),
         (
             "UPDATE actions SET events = NULL WHERE account_id = $account AND seq = 2",

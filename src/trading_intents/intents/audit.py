@@ -13,7 +13,13 @@ from google.protobuf.message import DecodeError
 from trading_intents.errors import InvalidRequest, NotFound
 from trading_intents.ids import OrganizationId
 from trading_intents.intents import store
-from trading_intents.intents.writing.record import FIRST_HASH, HASH_VERSIONS, chain
+from trading_intents.intents.writing.record import (
+    FIRST_HASH,
+    HASH_VERSIONS,
+    LinkedRecord,
+    action_payload,
+    chain,
+)
 from trading_intents.storage.database import Pool
 from trading_intents.storage.pages import NO_END
 from trading_intents.stream import trading_pb2
@@ -77,9 +83,6 @@ class _RecordFields(msgspec.Struct, kw_only=True):
     hash_version: int
     symbol: str
     order_side: str
-    quantity: str
-    limit_price: str | None
-    stop_price: str | None
 
 
 _DECODER = msgspec.json.Decoder(_RecordFields)
@@ -173,28 +176,21 @@ async def _next_organization(pool: Pool, after: UUID, account_id: UUID | None) -
         return await store.next_organization(tx, after, account_id)
 
 
-def _compare_events(events: bytes, fields: _RecordFields) -> str:
+def _compare_events(action: store.WholeAction, events: bytes) -> str:
     """Of a REPLACE or CANCEL, which is shown as its row says."""
     payloads = [payload for _, payload in split_payloads(events)]
     if len(payloads) != 2 or b"".join(payloads) != events:
         return "its event cannot be read"
     try:
-        action = trading_pb2.TradingEvent.FromString(payloads[0]).intent_action
-    except DecodeError:
+        shown = trading_pb2.TradingEvent.FromString(payloads[0]).intent_action
+        record = msgspec.json.decode(action.record, type=LinkedRecord)
+    except (DecodeError, msgspec.MsgspecError):
         return "its event cannot be read"
-    event_values = {
-        "account_id": action.account_id,
-        "intent_id": action.intent_id,
-        "action_type": trading_pb2.IntentActionType.Name(action.action_type).removeprefix(
-            "INTENT_ACTION_TYPE_"
-        ),
-        "symbol": action.symbol,
-        "order_side": trading_pb2.OrderSide.Name(action.order_side).removeprefix("ORDER_SIDE_"),
-        "quantity": action.quantity,
-        "limit_price": action.limit_price if action.HasField("limit_price") else None,
-        "stop_price": action.stop_price if action.HasField("stop_price") else None,
-    }
-    names = [name for name, value in event_values.items() if getattr(fields, name) != value]
+    expected = trading_pb2.TradingEvent.FromString(action_payload(record, action.created_at))
+    names = []
+    for field in expected.intent_action.DESCRIPTOR.fields:
+        if getattr(expected.intent_action, field.name) != getattr(shown, field.name):
+            names.append(field.name)
     return f"its event has another {', '.join(names)}" if names else ""
 
 
@@ -265,7 +261,7 @@ class _Log:
             return "its hash is not the one that was kept: it or one before it was rewritten"
         if (action.events is None) != (fields.action_type == ActionType.CREATE):
             return "it is shown otherwise than its record says"
-        wrong = _compare_events(action.events, fields) if action.events is not None else ""
+        wrong = _compare_events(action, action.events) if action.events is not None else ""
         return wrong or _compare_order(order, fields)
 
     def end(self, head: store.ChainHead | None, later: Mapping[int, store.CreatedOrder]) -> None:
