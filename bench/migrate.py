@@ -47,9 +47,9 @@ FILL = """
            CASE WHEN s % 2 = 0 THEN gen_random_uuid()::text END AS key
     FROM accounts a CROSS JOIN generate_series(1, {each}) AS s;
     INSERT INTO actions (account_id, seq, intent_id, action_id, organization_id, action_type,
-                         idempotency_key, body_digest, created_at, record, hash)
+                         idempotency_key, body_digest, created_at, record, hash, stream_seq)
     SELECT account_id, seq, intent_id, intent_id, organization_id, 'CREATE', key,
-           CASE WHEN key <> '' THEN ''::bytea END, at, repeat('x', 420), repeat('0', 64)
+           CASE WHEN key <> '' THEN ''::bytea END, at, repeat('x', 420), repeat('0', 64), seq
     FROM made;
     INSERT INTO orders (order_id, account_id, organization_id, environment, broker, create_seq,
                         command_seq, symbol, order_status, order_type, order_side, time_in_force,

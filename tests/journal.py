@@ -3,17 +3,28 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from trading_intents.intents.writing.record import render_create
 from trading_intents.stream import trading_pb2
 from trading_intents.stream.model import split_payloads
 
-REPORTS = """
-    SELECT seq, count, account_id::text, symbol, events FROM reports {where}
+JOURNAL = """
+    SELECT * FROM (
+        SELECT organization_id::text, seq, count, account_id::text, symbol, events, NULL AS record,
+            NULL AS broker, at
+        FROM reports
+        UNION ALL
+        SELECT a.organization_id::text, stream_seq, 2, a.account_id::text,
+            record::json ->> 'symbol', events, record, c.broker, a.created_at
+        FROM actions a JOIN accounts c ON c.id = a.account_id
+    ) AS rows {where}
     ORDER BY organization_id, seq
 """
-ALL_REPORTS = REPORTS.format(where="")
-OF_ACCOUNT = REPORTS.format(where="WHERE account_id = $1::text::uuid")
-OF_ORGANIZATION = REPORTS.format(where="WHERE organization_id = $1::text::uuid")
-COUNT_MESSAGES = "SELECT coalesce(sum(count), 0)::bigint FROM reports"
+ALL_ROWS = JOURNAL.format(where="")
+OF_ACCOUNT = JOURNAL.format(where="WHERE account_id = $1")
+OF_ORGANIZATION = JOURNAL.format(where="WHERE organization_id = $1")
+COUNT_MESSAGES = """
+    SELECT (SELECT coalesce(sum(count), 0) FROM reports)::bigint + (SELECT 2 * count(*) FROM actions)
+"""
 
 
 class JournalMessage(NamedTuple):
@@ -28,10 +39,13 @@ class JournalMessage(NamedTuple):
         return trading_pb2.TradingEvent.FromString(self.payload)
 
 
-def read_messages(reports: Iterable[Mapping[str, Any]]) -> Iterator[JournalMessage]:
-    for report in reports:
-        payloads = list(split_payloads(report["events"]))
-        assert len(payloads) == report["count"]
-        assert b"".join(payload for _, payload in payloads) == report["events"]
-        for seq, (kind, payload) in enumerate(payloads, report["seq"] - report["count"] + 1):
-            yield JournalMessage(seq, kind, report["account_id"], report["symbol"], payload)
+def read_messages(rows: Iterable[Mapping[str, Any]]) -> Iterator[JournalMessage]:
+    for row in rows:
+        events = row["events"]
+        if events is None:
+            events = render_create(row["record"], row["broker"], row["at"])
+        payloads = list(split_payloads(events))
+        assert len(payloads) == row["count"]
+        assert b"".join(payload for _, payload in payloads) == events
+        for seq, (kind, payload) in enumerate(payloads, row["seq"] - row["count"] + 1):
+            yield JournalMessage(seq, kind, row["account_id"], row["symbol"], payload)

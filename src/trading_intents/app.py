@@ -60,6 +60,7 @@ from trading_intents.ids import IdMaker, id_maker, id_text_maker
 from trading_intents.intents.http import intent_routes, submit_route
 from trading_intents.intents.reductions import reduction_routes
 from trading_intents.intents.service import Intents
+from trading_intents.intents.writing.record import render_create
 from trading_intents.intents.writing.state import BatchDependencies
 from trading_intents.intents.writing.statements import LOCK_LIMIT_SECONDS
 from trading_intents.intents.writing.system import PlatformActions
@@ -312,6 +313,7 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
     max_streams = min(settings.max_streams, connection_limits(0).total)
     hub = Hub(
         pool=infra.database.stream,
+        render=render_create,
         max_streams=max_streams,
         per_organization=settings.streams_per_organization,
         clock=infra.clock,
@@ -327,6 +329,7 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
             EventType.BROKER_ORDER: retained_orders,
             EventType.BROKER_POSITION: retained_positions,
         },
+        render=render_create,
         cursor_days=settings.stream_cursor_days,
         log=infra.log,
     )

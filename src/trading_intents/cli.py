@@ -311,6 +311,7 @@ async def verify_log(
     accounts = 0
     actions = 0
     damaged = 0
+    gaps = 0
     async with app.open_infrastructure(settings, log) as parts:
         pool = parts.database.worker
         out = Console(stderr=True)
@@ -324,10 +325,13 @@ async def verify_log(
                 if found.bad_seq is not None:
                     damaged += 1
                     typer.echo(f"account {found.account_id}, action {found.bad_seq}: {found.wrong}")
+        async for gap in audit.find_gaps(pool, account):
+            gaps += 1
+            typer.echo(f"organization {gap.organization_id}, message {gap.seq}: {audit.GAP}")
     typer.echo(f"{accounts} accounts, {actions} actions followed, {damaged} accounts damaged")
-    if not damaged:
+    if not damaged and not gaps:
         typer.echo(f"{audit.PROVED}\n{audit.PROVED_AGAINST if against else audit.NOT_PROVED}")
-    return 1 if damaged else 0
+    return 1 if damaged or gaps else 0
 
 
 @command(audits, "anchor")

@@ -115,8 +115,8 @@ async def fill_controls(connection: asyncpg.Connection, organization: UUID, acco
 
 INTENT_ROWS = {
     "account_heads": "(account_id, organization_id) VALUES ($2, $1)",
-    "actions": "(account_id, seq, intent_id, action_id, organization_id, action_type, created_at, record, hash)"
-    " VALUES ($2, 1, $2, gen_random_uuid(), $1, 'CREATE', now(), '{}', repeat('0', 64))",
+    "actions": "(account_id, seq, intent_id, action_id, organization_id, action_type, created_at, record, hash,"
+    " stream_seq) VALUES ($2, 1, $2, gen_random_uuid(), $1, 'CREATE', now(), '{}', repeat('0', 64), 1)",
     "orders": "(order_id, account_id, organization_id, environment, broker, create_seq, command_seq, symbol,"
     " order_type, order_side, time_in_force, route_strategy, quantity, received_at, created_at, updated_at)"
     " VALUES ($2, $2, $1, 'paper', 'paper', 1, 1, 'A', 'MARKET', 'BUY', 'DAY', 'SMART', 1, now(), now(), now())",

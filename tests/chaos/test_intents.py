@@ -24,7 +24,7 @@ import pytest
 from tests.conftest import copy_folder
 from tests.intents.canonical import canonical
 from tests.intents.http_client import Body, cancel, create, limit, replace
-from tests.journal import ALL_REPORTS, read_messages
+from tests.journal import ALL_ROWS, read_messages
 from tests.platform import serving
 from tests.seeds import seeded
 from tests.storage.conftest import ServerProcess, postmaster
@@ -289,7 +289,7 @@ async def check_logs(connection: asyncpg.Connection) -> None:
 
 async def check_events(connection: asyncpg.Connection) -> None:
     """Both events of every action, one after the other, numbered without a gap."""
-    messages = list(read_messages(await connection.fetch(ALL_REPORTS)))
+    messages = list(read_messages(await connection.fetch(ALL_ROWS)))
     assert [each.seq for each in messages] == list(range(1, len(messages) + 1))
     reported = [each.event for each in messages]
     pairs: list[Any] = [

@@ -12,7 +12,7 @@ from uuid import UUID
 from tests.conftest import Urls
 from tests.fakes import FakeVenue
 from tests.intents.in_process_writer import PRICES, InProcessWriter, open_in_process_writer
-from tests.journal import ALL_REPORTS, read_messages
+from tests.journal import ALL_ROWS, read_messages
 from tests.kept_connections import make_pipeline, open_pools
 from tests.waiting import eventually_async
 from trading_intents.accounts.vault import SecretRef
@@ -134,7 +134,7 @@ class InProcessExecution:
 
     async def streamed_statuses(self, intent_id: UUID) -> list[str]:
         """Every status of the order in the stream, also a short-lived one."""
-        reports = await self.in_process_writer.owner.fetch(ALL_REPORTS)
+        reports = await self.in_process_writer.owner.fetch(ALL_ROWS)
         events = [each.event.broker_order for each in read_messages(reports)]
         reported = [event.order_status for event in events if event.order_id == str(intent_id)]
         return [

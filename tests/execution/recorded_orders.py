@@ -14,7 +14,7 @@ import msgspec
 
 from tests.conftest import Urls
 from tests.intents.in_process_writer import open_in_process_writer
-from tests.journal import ALL_REPORTS, read_messages
+from tests.journal import ALL_ROWS, read_messages
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.ids import OrganizationId
 from trading_intents.intents.model import Cancel, Command, Create, Replace, Spec
@@ -202,7 +202,7 @@ class Books:
 
     async def events(self) -> list[Any]:
         """Those of orders, trades and positions, each as its message."""
-        messages = read_messages(await self.owner.fetch(ALL_REPORTS))
+        messages = read_messages(await self.owner.fetch(ALL_ROWS))
         events = [each.event for each in messages if each.kind != EventType.INTENT_ACTION]
         return [getattr(event, event.WhichOneof("event")) for event in events]
 

@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import Urls
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
 from tests.execution.recorded_orders import Books, fill
-from tests.journal import ALL_REPORTS, read_messages
+from tests.journal import ALL_ROWS, read_messages
 from trading_intents.balances import model
 from trading_intents.brokers.port import BrokerBalance
 from trading_intents.orders.ledger.matching import AccountRecording
@@ -35,7 +35,7 @@ def balance(
 
 
 async def reported(in_process: InProcessExecution) -> list[tuple[str, str]]:
-    messages = read_messages(await in_process.in_process_writer.owner.fetch(ALL_REPORTS))
+    messages = read_messages(await in_process.in_process_writer.owner.fetch(ALL_ROWS))
     events = [each.event.balance for each in messages if each.kind == EventType.BALANCE]
     return [(event.cash, event.equity) for event in events]
 

@@ -22,7 +22,7 @@ from tests.execution.openings import (
     up,
 )
 from tests.fakes import FakeVenue, VenueOrder
-from tests.journal import ALL_REPORTS, read_messages
+from tests.journal import ALL_ROWS, read_messages
 from trading_intents.brokers.paper.broker import INTEGRATION
 from trading_intents.brokers.paper.model import Prices
 from trading_intents.brokers.paper.quotes import Quotes
@@ -38,7 +38,7 @@ from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
 
 async def position_symbols(in_process: InProcessExecution) -> list[str]:
     """Of the position's messages in the stream."""
-    messages = read_messages(await in_process.in_process_writer.owner.fetch(ALL_REPORTS))
+    messages = read_messages(await in_process.in_process_writer.owner.fetch(ALL_ROWS))
     return [each.symbol for each in messages if each.kind == EventType.BROKER_POSITION]
 
 

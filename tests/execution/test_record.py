@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 
 from tests.execution.recorded_orders import Books, D, Sent, fill, ours, reported
-from tests.journal import ALL_REPORTS, read_messages
+from tests.journal import ALL_ROWS, read_messages
 from trading_intents.brokers.port import BrokerEvent, CommandResult, Outcome
 from trading_intents.brokers.port import EventKind as E
 from trading_intents.orders.facts import CommandKind
@@ -102,7 +102,7 @@ async def test_every_change_is_an_event_and_a_trade_has_its_seq(books: Books) ->
     assert (position.value_bought, position.value_sold, position.broker) == ("105", "0", "paper")
     row = (await books.trades(sent))["e1"]
     assert str(row["trade_id"]) == trade.trade_id
-    messages = {each.seq: each for each in read_messages(await books.owner.fetch(ALL_REPORTS))}
+    messages = {each.seq: each for each in read_messages(await books.owner.fetch(ALL_ROWS))}
     assert messages[row["seq"]].event.broker_trade.trade_id == trade.trade_id
 
 

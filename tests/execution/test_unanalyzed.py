@@ -50,6 +50,7 @@ GROWN: dict[str, tuple[str, dict[str, str]]] = {
         "idempotency_key IS NOT NULL AND account_id = $1",
         {
             "seq": "n",
+            "stream_seq": "n",
             "intent_id": "gen_random_uuid()",
             "action_id": "gen_random_uuid()",
             "idempotency_key": "'old' || n",

@@ -62,9 +62,9 @@ def log_line(worker_processes: WorkerProcesses, request_id: str) -> dict[str, st
     ("table", "code"),
     [
         ("actions", "53100"),
-        ("reports", "58030"),
+        ("orders", "58030"),
         pytest.param("actions", "58030", marks=pytest.mark.chaos),
-        pytest.param("reports", "53100", marks=pytest.mark.chaos),
+        pytest.param("orders", "53100", marks=pytest.mark.chaos),
     ],
 )
 def test_an_order_that_cannot_be_written_is_not_taken_and_the_log_says_why(

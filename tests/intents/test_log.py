@@ -233,7 +233,7 @@ def test_the_database_itself_keeps_seqs_and_keys_unique(trading_client: TradingC
         INSERT INTO actions SELECT account_id, $1, intent_id, gen_random_uuid(), organization_id,
             action_type,
             $2::text, CASE WHEN $2::text IS NULL THEN NULL
-                ELSE body_digest END, created_at, record, hash
+                ELSE body_digest END, created_at, record, hash, stream_seq, events
         FROM actions WHERE account_id = $3::text::uuid
     """
     for seq, idempotency_key in ((1, None), (2, "k")):

@@ -219,11 +219,11 @@ async def test_the_log_is_read_back_for_a_minute_and_no_further(urls: Urls, seed
         await owner.execute(
             """
             INSERT INTO actions (account_id, seq, intent_id, organization_id, action_type,
-                created_at, record, hash)
+                created_at, record, hash, stream_seq)
             SELECT $1, n, gen_random_uuid(), $2, kind,
                 clock_timestamp() - make_interval(secs => age),
                    json_build_object('symbol', 'AAPL', 'quantity', n)::text,
-                       lpad(to_hex(n), 64, '0')
+                       lpad(to_hex(n), 64, '0'), n
             FROM unnest($3::float[], from_column($4)) WITH ORDINALITY AS made (age, kind, n)
             """,
             account,

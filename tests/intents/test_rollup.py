@@ -89,8 +89,8 @@ class Book:
                 """
                 INSERT INTO actions (account_id, seq, intent_id, action_id, organization_id,
                     action_type, record,
-                                     created_at, hash)
-                VALUES ($1, $2, $3, $3, $4, $5, $6, $7, repeat('0', 64))
+                                     created_at, hash, stream_seq)
+                VALUES ($1, $2, $3, $3, $4, $5, $6, $7, repeat('0', 64), $2)
                 """,
                 rows,
             )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from tests.intents.in_process_writer import InProcessWriter, add_account, furnish
-from tests.journal import COUNT_MESSAGES
+from tests.journal import ALL_ROWS, read_messages
 from trading_intents.intents.model import Cancel, Create, Spec, Submission
 from trading_intents.intents.writing.batch import SubmitOutcome
 from trading_intents.intents.writing.queue import PendingSubmission
@@ -37,8 +37,9 @@ async def whole(in_process_writer: InProcessWriter) -> list[int]:
         "SELECT count(*) FROM actions WHERE action_type = 'CREATE'"
     )
     counts = [await in_process_writer.count(table) for table in ("orders", "outbox", "reports")]
-    assert counts == [creates, len(actions), len(actions)]
-    assert await in_process_writer.owner.fetchval(COUNT_MESSAGES) == 2 * len(actions)
+    assert counts == [creates, len(actions), 0]
+    messages = list(read_messages(await in_process_writer.owner.fetch(ALL_ROWS)))
+    assert len(messages) == 2 * len(actions)
     return [len(seqs) for _, seqs in sorted(by_account.items())]
 
 

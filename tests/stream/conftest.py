@@ -12,6 +12,7 @@ from tests.kept_connections import open_owner
 from tests.stream.client import Client
 from tests.tenants import Tenants
 from trading_intents.ids import OrganizationId
+from trading_intents.intents.writing.record import render_create
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Pool, Tx
 from trading_intents.stream.log import LoggedEvent, read_after
@@ -62,7 +63,7 @@ def label_of(logged: LoggedEvent) -> str:
 async def read_page(
     reader: Tx | Pool, organization_id: OrganizationId, after: int, limit: int
 ) -> list[LoggedEvent]:
-    _, pages = await read_after(reader, {organization_id: after}, limit)
+    _, pages = await read_after(reader, render_create, {organization_id: after}, limit)
     return pages.get(organization_id, [])
 
 

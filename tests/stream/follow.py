@@ -14,6 +14,7 @@ from trading_intents.errors import PlatformError
 from trading_intents.identity.access import Gate
 from trading_intents.identity.model import Caller, OrganizationRecord, UserPrincipal
 from trading_intents.ids import OrganizationId
+from trading_intents.intents.writing.record import render_create
 from trading_intents.storage.database import Database, Pool, Tx
 from trading_intents.stream import trading_pb2
 from trading_intents.stream.hub import Hub
@@ -159,6 +160,7 @@ class ApiOnlyPlatform:
         self.metrics = Metrics()
         self.hub = Hub(
             pool=pool or database.stream,
+            render=render_create,
             max_streams=10_000,
             per_organization=0,
             clock=SystemClock(),
@@ -176,6 +178,7 @@ class ApiOnlyPlatform:
             accounts=accounts,
             gate=gate,
             retained=states,
+            render=render_create,
             cursor_days=7,
             log=log,
         )

@@ -223,6 +223,7 @@ async def test_one_organization_has_a_quarter_of_the_streams_unless_it_is_set() 
         """As many as it takes: of many keys, so that no caller has too many."""
         hub = Hub(
             pool=cast(Pool, None),
+            render=lambda *_: b"",
             max_streams=max_streams,
             per_organization=per_organization,
             clock=SystemClock(),

@@ -15,7 +15,7 @@ from trading_intents.errors import CursorExpired, LimitReached, Unauthorized, Un
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Database, Pool, Row, Tx
 from trading_intents.stream.hub import STUCK_SECONDS
-from trading_intents.stream.log import renew_epoch
+from trading_intents.stream.log import append, renew_epoch
 from trading_intents.stream.model import Event
 from trading_intents.stream.subscriber import MAX_BYTES_BEHIND, MAX_EVENTS_BEHIND
 
@@ -379,3 +379,28 @@ async def test_nothing_is_kept_of_whoever_left(
     hub = api_platform.hub
     kept = [len(hub._sessions), len(hub._callers), len(hub._feeds), len(hub._follows)]
     assert kept == [0, 0, 0, 0]
+
+
+async def test_a_damaged_row_ends_the_streams_of_its_organization_alone(
+    api_platform: ApiOnlyPlatform,
+    organizations: list[OrganizationId],
+    owner: asyncpg.Connection,
+) -> None:
+    one, another, sound, *_ = organizations
+    readers = [await Reader(api_platform, each).subscribe() for each in (one, another, sound)]
+    async with owner.transaction():
+        await append(owner, [numbered(one, 1), numbered(another, 1), numbered(sound, 1)])
+        await owner.execute(
+            """
+            INSERT INTO actions (account_id, seq, intent_id, organization_id, action_type,
+                created_at, record, hash, stream_seq)
+            VALUES ($1, 1, $1, $1, 'CREATE', now(), '{', repeat('0', 64), 3)
+            """,
+            one,
+        )
+        await owner.execute("UPDATE stream_heads SET seq = 3 WHERE organization_id = $1", one)
+        await owner.execute("UPDATE reports SET events = 'x' WHERE organization_id = $1", another)
+    for damaged in readers[:2]:
+        assert isinstance(await damaged.ended(), CursorExpired)
+    await api_platform.append([numbered(sound, 2)])
+    assert (await readers[2].has(2)).numbers == [1, 2]

@@ -16,6 +16,7 @@ from tests.proxy import Verdict, proxied
 from tests.stream.conftest import event, label_of, read_page
 from trading_intents.errors import InvalidCursor
 from trading_intents.ids import OrganizationId
+from trading_intents.intents.writing.record import render_create
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Database, Row, Tx, open_database, open_pool
 from trading_intents.stream.log import (
@@ -182,11 +183,11 @@ async def test_the_hub_reads_what_is_new_in_one_round_trip(
 
     with proxied(urls.login, look) as (_, url):
         async with open_pool(url, "ti_service", 1, metrics) as pool:
-            await read_after(pool, {one: 0}, PAGE)  # which prepares the statement
+            await read_after(pool, render_create, {one: 0}, PAGE)  # which prepares the statement
             async with database.worker.transaction() as tx:
                 await append(tx, [event(one), event(other), event(stranger), event(one)])
             sent.clear()
-            epoch, pages = await read_after(pool, {one: 0, other: 0}, PAGE, 16)
+            epoch, pages = await read_after(pool, render_create, {one: 0, other: 0}, PAGE, 16)
             assert len(sent) == 1
             async with pool.session() as connection:
                 left = "SELECT current_setting('trading_intents.organizations', true)"
@@ -228,10 +229,10 @@ async def test_few_organizations_are_read_at_a_time_the_first_first(
     async with database.worker.transaction() as tx:
         await append(tx, [event(each) for each in organizations])
     after = dict.fromkeys(reversed(organizations), 0)
-    _, pages = await read_after(database.stream, after, PAGE, 3)
+    _, pages = await read_after(database.stream, render_create, after, PAGE, 3)
     assert list(pages) == list(after)[:3]
     after[organizations[3]] = 1
-    _, pages = await read_after(database.stream, after, PAGE, 3)
+    _, pages = await read_after(database.stream, render_create, after, PAGE, 3)
     assert list(pages) == list(after)[1:]
 
 
@@ -242,9 +243,9 @@ async def test_an_organization_whose_events_are_gone_has_an_empty_page(
     async with database.worker.transaction() as tx:
         await append(tx, [event(one)])
     await owner.execute("DELETE FROM reports")
-    assert (await read_after(database.stream, {one: 0}, PAGE))[1] == {one: []}
-    assert (await read_after(database.stream, {one: 1}, PAGE))[1] == {}
-    assert (await read_after(database.stream, {}, PAGE))[1] == {}
+    assert (await read_after(database.stream, render_create, {one: 0}, PAGE))[1] == {one: []}
+    assert (await read_after(database.stream, render_create, {one: 1}, PAGE))[1] == {}
+    assert (await read_after(database.stream, render_create, {}, PAGE))[1] == {}
 
 
 async def test_the_service_appends_and_reads_for_its_organizations_only(
@@ -425,7 +426,7 @@ async def test_a_report_holds_what_goes_with_one_order(
         (None, 1),
     ]
     assert [row["seq"] for row in rows] == [4, 6, 7, 8, 108, 208, 258, 1]
-    _, pages = await read_after(database.stream, {one: 0, other: 0}, 1_000, 2)
+    _, pages = await read_after(database.stream, render_create, {one: 0, other: 0}, 1_000, 2)
     read = [payload_of(each) for each in (*pages[one], *pages[other])]
     assert read == [each.payload for each in (*events[:6], *events[7:], events[6])]
 

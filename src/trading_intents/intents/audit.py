@@ -1,7 +1,7 @@
 """Checks that the log of actions is as it was written, by its hashes and heads and by its orders
 and events. It only reads."""
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
 from pathlib import Path
@@ -11,19 +11,28 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from trading_intents.errors import InvalidRequest, NotFound
+from trading_intents.ids import OrganizationId
 from trading_intents.intents import store
-from trading_intents.intents.writing.record import FIRST_HASH, HASH_VERSIONS, Record, chain
+from trading_intents.intents.writing.record import (
+    FIRST_HASH,
+    HASH_VERSIONS,
+    LinkedRecord,
+    action_payload,
+    chain,
+)
 from trading_intents.storage.database import Pool
 from trading_intents.storage.pages import NO_END
 from trading_intents.stream import trading_pb2
-from trading_intents.stream.model import EventType, split_payloads
+from trading_intents.stream.log import read_head
+from trading_intents.stream.model import split_payloads
 from trading_intents.trading import ActionType, FrozenStruct
 
 PAGE_ROWS = 2_000
 PROVED = (
     "Proved: every action is as it was hashed, none is missing up to its account's head, every "
     "account has a head, and every\n"
-    "order, and every event, has the action that it came from."
+    "order has the action that it came from. The messages of each organization's stream follow "
+    "each other without a gap."
 )
 NOT_PROVED = (
     "Not proved: that nobody with all rights over the database rewrote or cut actions, heads, "
@@ -36,12 +45,12 @@ PROVED_AGAINST = (
     "proved: what was appended\n"
     "since, against somebody with all rights over the database."
 )
+GAP = "no row stands for it, or more than one"
 COLUMNS = ("account_id", "seq", "intent_id", "organization_id", "action_type", "created_at")
 LOWEST_ID = UUID(int=0)
 
 # Hashes that were saved outside the database, by account and seq.
 KeptHeads = Mapping[UUID, Mapping[int, str]]
-Contradicted = Mapping[UUID, tuple[int, str]]  # an action's seq, and what is wrong with it
 ShowCount = Callable[[int], None]  # called with how many more actions were read
 
 
@@ -53,6 +62,13 @@ class Verified(FrozenStruct):
     actions: int
     bad_seq: int | None = None
     wrong: str = ""
+
+
+class Gap(FrozenStruct):
+    """The first message of an organization's stream that no row stands for, or more than one."""
+
+    organization_id: UUID
+    seq: int
 
 
 class _RecordFields(msgspec.Struct, kw_only=True):
@@ -114,18 +130,40 @@ async def verify(
         next_id = await _next_account(pool, UUID(int=account_id.int - 1))
         if account_id not in kept and next_id != account_id:
             raise NotFound("no such account")
-        contradicted = await _compare_events(pool, account_id)
-        yield await _verify_account(pool, account_id, kept, contradicted, show_count)
+        yield await _verify_account(pool, account_id, kept, show_count)
         return
-    contradicted = await _compare_events(pool, None)
-    unseen = set(kept) | set(contradicted)
+    unseen = set(kept)
     last_id = LOWEST_ID
     while next_id := await _next_account(pool, last_id):
-        yield await _verify_account(pool, next_id, kept, contradicted, show_count)
+        yield await _verify_account(pool, next_id, kept, show_count)
         unseen.discard(next_id)
         last_id = next_id
     for lost_id in sorted(unseen):
-        yield await _verify_account(pool, lost_id, kept, contradicted, show_count)
+        yield await _verify_account(pool, lost_id, kept, show_count)
+
+
+async def find_gaps(pool: Pool, account_id: UUID | None) -> AsyncIterator[Gap]:
+    """Walks the stream of each organization, or of the account's: each row of the journal begins
+    where the last one ended."""
+    last_id = LOWEST_ID
+    while next_id := await _next_organization(pool, last_id, account_id):
+        last_id = next_id
+        if seq := await _find_gap(pool, next_id):
+            yield Gap(next_id, seq)
+
+
+async def _find_gap(pool: Pool, organization_id: UUID) -> int | None:
+    last_seq = 0
+    while True:
+        async with pool.transaction(read_only=True, isolation="repeatable read") as tx:
+            _, head = await read_head(tx, OrganizationId(organization_id))
+            rows = await store.list_journal(tx, organization_id, last_seq, PAGE_ROWS)
+        for row in rows:
+            if row.seq - row.count != last_seq:
+                return last_seq + 1
+            last_seq = row.seq
+        if not rows:
+            return None if last_seq == head else last_seq + 1
 
 
 async def _next_account(pool: Pool, after: UUID) -> UUID | None:
@@ -133,106 +171,31 @@ async def _next_account(pool: Pool, after: UUID) -> UUID | None:
         return await store.next_account(tx, after)
 
 
-async def _compare_events(pool: Pool, account_id: UUID | None) -> Contradicted:
-    """Finds the first action of each account that differs from its event."""
-    comparison = _EventComparison()
-    organization_id = LOWEST_ID
-    while next_id := await _next_organization(pool, organization_id, account_id):
-        organization_id = next_id
-        last_seq = 0
-        while True:
-            async with pool.transaction(read_only=True) as tx:
-                page = await store.list_reports(
-                    tx, organization_id, last_seq, account_id, PAGE_ROWS
-                )
-                events = []
-                for report in page:
-                    events += [(report, action) for action in _read_actions(report)]
-                named = [(action.account_id, action.seq) for _, action in events if action]
-                records = await store.read_records(tx, named)
-            recorded = dict(zip(named, records, strict=True))
-            for report, action in events:
-                comparison.take(report, action, recorded)
-            if not page:
-                break
-            last_seq = page[-1].seq
-    return comparison.contradicted
-
-
-class _EventComparison:
-    """Events and the actions that they came from. An event that cannot be read is about the action
-    after the account's last one, or a later one."""
-
-    def __init__(self) -> None:
-        self.contradicted: dict[UUID, tuple[int, str]] = {}
-        self._last_of: dict[UUID, int] = {}  # the seq of an account's last action that has an event
-
-    def take(
-        self,
-        report: store.ReportedEvents,
-        action: trading_pb2.IntentAction | None,
-        recorded: Mapping[tuple[str, int], str | None],
-    ) -> None:
-        account_id = report.account_id
-        if action:
-            seq = action.seq
-            wrong = _compare(action, recorded[action.account_id, seq])
-            self._last_of[account_id] = seq
-        else:
-            seq = self._last_of.get(account_id, 0) + 1
-            wrong = f"event {report.seq} of the stream, about it or a later one, cannot be read"
-        if wrong:
-            known = self.contradicted.get(account_id, (seq, wrong))
-            self.contradicted[account_id] = min(known, (seq, wrong))
-
-
-def _read_actions(report: store.ReportedEvents) -> Iterator[trading_pb2.IntentAction | None]:
-    """None: an event cannot be read, or is about another account than its row says."""
-    if report.events is None:
-        return
-    payloads = list(split_payloads(report.events))
-    readable = b"".join(payload for _, payload in payloads)
-    if not readable or readable != report.events:
-        yield None
-    for kind, payload in payloads:
-        if kind == EventType.INTENT_ACTION:
-            try:
-                action = trading_pb2.TradingEvent.FromString(payload).intent_action
-            except DecodeError:
-                yield None
-            else:
-                yield action if action.account_id == str(report.account_id) else None
-
-
 async def _next_organization(pool: Pool, after: UUID, account_id: UUID | None) -> UUID | None:
     async with pool.transaction(read_only=True) as tx:
         return await store.next_organization(tx, after, account_id)
 
 
-def _compare(action: trading_pb2.IntentAction, record: str | None) -> str:
-    if record is None:
-        return "it is missing: its event is there"
+def _compare_events(action: store.WholeAction, events: bytes) -> str:
+    """Of a REPLACE or CANCEL, which is shown as its row says."""
+    payloads = [payload for _, payload in split_payloads(events)]
+    if len(payloads) != 2 or b"".join(payloads) != events:
+        return "its event cannot be read"
     try:
-        parsed = msgspec.json.decode(record, type=Record)
-    except msgspec.MsgspecError:
-        return "its record cannot be read"
-    event_values = {
-        "intent_id": action.intent_id,
-        "action_type": trading_pb2.IntentActionType.Name(action.action_type).removeprefix(
-            "INTENT_ACTION_TYPE_"
-        ),
-        "symbol": action.symbol,
-        "order_side": trading_pb2.OrderSide.Name(action.order_side).removeprefix("ORDER_SIDE_"),
-        "quantity": action.quantity,
-        "limit_price": action.limit_price if action.HasField("limit_price") else None,
-        "stop_price": action.stop_price if action.HasField("stop_price") else None,
-    }
-    names = [name for name, value in event_values.items() if getattr(parsed, name) != value]
+        shown = trading_pb2.TradingEvent.FromString(payloads[0]).intent_action
+        record = msgspec.json.decode(action.record, type=LinkedRecord)
+    except (DecodeError, msgspec.MsgspecError):
+        return "its event cannot be read"
+    expected = trading_pb2.TradingEvent.FromString(action_payload(record, action.created_at))
+    names = []
+    for field in expected.intent_action.DESCRIPTOR.fields:
+        if getattr(expected.intent_action, field.name) != getattr(shown, field.name):
+            names.append(field.name)
     return f"its event has another {', '.join(names)}" if names else ""
 
 
 async def _verify_account(
-    pool: Pool, account_id: UUID, kept: KeptHeads, contradicted: Contradicted, show_count: ShowCount
+    pool: Pool, account_id: UUID, kept: KeptHeads, show_count: ShowCount
 ) -> Verified:
     async with pool.transaction(read_only=True, isolation="repeatable read") as tx:
         head = await store.find_head(tx, account_id)
@@ -246,8 +209,6 @@ async def _verify_account(
             show_count(len(actions))
         later = await store.read_orders(tx, account_id, log.seq, NO_END, PAGE_ROWS)
     log.end(head, later)
-    if contradiction := contradicted.get(account_id):
-        log.contradict(*contradiction)
     return Verified(account_id, log.seq, log.bad_seq, log.wrong)
 
 
@@ -298,7 +259,10 @@ class _Log:
             return f"its record says another {', '.join(names)}"
         if self._kept and self._kept.get(action.seq, action.hash) != action.hash:
             return "its hash is not the one that was kept: it or one before it was rewritten"
-        return _compare_order(order, fields)
+        if (action.events is None) != (fields.action_type == ActionType.CREATE):
+            return "it is shown otherwise than its record says"
+        wrong = _compare_events(action, action.events) if action.events is not None else ""
+        return wrong or _compare_order(order, fields)
 
     def end(self, head: store.ChainHead | None, later: Mapping[int, store.CreatedOrder]) -> None:
         """Checks the end of the log; `later` are orders whose CREATE is beyond the last action."""
@@ -321,10 +285,6 @@ class _Log:
             self._fail(head.seq + 1, f"it is beyond the head, which is at {head.seq}")
         elif head.hash != self.hash:
             self._fail(self.seq, "its hash is not the head's")
-
-    def contradict(self, seq: int, wrong: str) -> None:
-        if self.bad_seq is None or seq < self.bad_seq:
-            self._fail(seq, wrong)
 
     def _fail(self, seq: int, wrong: str) -> None:
         self.bad_seq = seq

@@ -52,12 +52,11 @@ class ChainHead(FrozenStruct):
     hash: str
 
 
-class ReportedEvents(FrozenStruct):
-    """A report, with its messages only if it is of an account that was asked for."""
+class JournalSpan(FrozenStruct):
+    """Stands for so many messages of the organization's stream, of which it names the last."""
 
-    seq: int  # of the last message in the organization's stream
-    account_id: UUID
-    events: bytes | None
+    seq: int
+    count: int
 
 
 class WholeAction(FrozenStruct, kw_only=True):
@@ -69,6 +68,7 @@ class WholeAction(FrozenStruct, kw_only=True):
     created_at: datetime
     record: str
     hash: str
+    events: bytes | None
 
 
 class CreatedOrder(FrozenStruct):
@@ -308,37 +308,23 @@ async def next_organization(tx: Tx, after: UUID, account_id: UUID | None) -> UUI
     return found
 
 
-async def list_reports(
-    tx: Tx, organization_id: UUID, after: int, account_id: UUID | None, limit: int
-) -> list[ReportedEvents]:
+async def list_journal(tx: Tx, organization_id: UUID, after: int, limit: int) -> list[JournalSpan]:
+    """Actions and reports, in the order of their messages."""
     query = """
-        SELECT seq, account_id,
-            CASE WHEN $3::uuid IS NULL OR account_id = $3 THEN events END AS events
-        FROM reports WHERE organization_id = $1 AND seq > $2 ORDER BY seq LIMIT $4
+        (SELECT seq, count FROM reports WHERE organization_id = $1 AND seq > $2
+         ORDER BY seq LIMIT $3)
+        UNION ALL
+        (SELECT stream_seq, 2 FROM actions WHERE organization_id = $1 AND stream_seq > $2
+         ORDER BY stream_seq LIMIT $3)
+        ORDER BY seq LIMIT $3
     """
-    rows = await tx.fetch(query, organization_id, after, account_id, limit)
-    return [ReportedEvents(**row) for row in rows]
-
-
-async def read_records(tx: Tx, actions: Sequence[tuple[str, int]]) -> list[str | None]:
-    """The records of these actions, in their order; None: there is none."""
-    query = """
-        SELECT ARRAY(
-            SELECT record FROM unnest($1::text[]::uuid[], $2::bigint[])
-                WITH ORDINALITY AS named (account_id, seq, number)
-            LEFT JOIN actions USING (account_id, seq) ORDER BY number
-        )
-    """
-    account_ids = [account_id for account_id, _ in actions]
-    seqs = [seq for _, seq in actions]
-    records: list[str | None] = await tx.fetchval(query, account_ids, seqs)
-    return records
+    return [JournalSpan(**row) for row in await tx.fetch(query, organization_id, after, limit)]
 
 
 async def list_whole_actions(tx: Tx, account_id: UUID, after: int, limit: int) -> list[WholeAction]:
     query = """
         SELECT account_id::text, seq, intent_id::text, organization_id::text, action_type,
-            created_at, record, hash
+            created_at, record, hash, events
         FROM actions WHERE account_id = $1 AND seq > $2 ORDER BY seq LIMIT $3
     """
     return [WholeAction(**row) for row in await tx.fetch(query, account_id, after, limit)]

@@ -133,6 +133,7 @@ class Hub:
     def __init__(
         self,
         pool: Pool,
+        render: event_log.RenderCreate,
         max_streams: int,
         per_organization: int,
         clock: Clock,
@@ -143,6 +144,7 @@ class Hub:
         self._max_streams = max_streams
         self._per_organization = per_organization or max(1, max_streams // 4)
         self._pool = pool
+        self._render = render
         self._clock = clock
         self._metrics = metrics
         self._log = log
@@ -256,7 +258,9 @@ class Hub:
                 if not feed.is_backlogged(now)
             }
             after = {organization_id: feed.position for organization_id, feed in waiting.items()}
-            epoch, pages = await event_log.read_after(self._pool, after, PAGE_EVENTS, MAX_PAGES)
+            epoch, pages = await event_log.read_after(
+                self._pool, self._render, after, PAGE_EVENTS, MAX_PAGES
+            )
             if epoch != self._epoch:
                 self._forget(epoch)
                 continue

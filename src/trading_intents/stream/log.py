@@ -1,9 +1,10 @@
-"""The event log: transactions append their events to it in reports, the hub reads it. An event is
-never changed."""
+"""The event log: transactions append actions and reports to it, the hub reads both under one
+sequence. An event is never changed."""
 
 import base64
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from uuid import UUID
 
 from msgspec.structs import astuple
@@ -118,9 +119,13 @@ class LoggedEvent(FrozenStruct, kw_only=True):
     message: Message
 
 
-class ReportRow(FrozenStruct, kw_only=True):
-    """Messages of an organization that has other ones than its reader, whose last is `after`. `seq`
-    0: it lacks some of them. Without an organization, the epoch alone."""
+# What the stream shows of a CREATE, by its record, its broker and the time.
+RenderCreate = Callable[[str, str, datetime], bytes]
+
+
+class LoggedRow(FrozenStruct, kw_only=True):
+    """A report or an action of an organization that has other messages than its reader, whose last
+    is `after`. `seq` 0: it lacks some of them. Without an organization, the epoch alone."""
 
     epoch: UUID
     organization_id: OrganizationId | None
@@ -130,11 +135,16 @@ class ReportRow(FrozenStruct, kw_only=True):
     account_id: UUID | None
     environment: str
     symbol: str
-    events: bytes
+    at: datetime
+    events: bytes | None  # None: a CREATE
+    record: str
+    broker: str
 
-    def logged(self) -> Iterator[LoggedEvent]:
-        payloads = split_payloads(self.events)
-        for seq, (kind, payload) in enumerate(payloads, self.seq - self.count + 1):
+    def logged(self, render: RenderCreate) -> Iterator[LoggedEvent]:
+        events = self.events
+        if events is None:
+            events = render(self.record, self.broker, self.at)
+        for seq, (kind, payload) in enumerate(split_payloads(events), self.seq - self.count + 1):
             if seq > self.after:
                 yield LoggedEvent(
                     seq=seq,
@@ -147,11 +157,15 @@ class ReportRow(FrozenStruct, kw_only=True):
 
 
 async def read_after(
-    reader: Tx | Pool, after: Mapping[OrganizationId, int], limit: int, max_pages: int = 1
+    reader: Tx | Pool,
+    render: RenderCreate,
+    after: Mapping[OrganizationId, int],
+    limit: int,
+    max_pages: int = 1,
 ) -> tuple[UUID, dict[OrganizationId, list[LoggedEvent]]]:
     """Gives the epoch, and the events that follow those seqs, of the first so many organizations
-    whose last seq is another. Where there is a gap, events are lost. A report is read whole, so
-    that there may be more than the limit.
+    whose last seq is another. Where there is a gap, events are lost. A row is read whole, so that
+    there may be more than the limit.
 
     One statement, which names the organizations that it may see until its own end, so that the hub
     needs no transaction and one round trip to read what a commit brought.
@@ -173,27 +187,36 @@ async def read_after(
             WHERE seq <> after ORDER BY array_position(ids, organization_id) LIMIT $3
         )
         SELECT epoch, organization_id, after, coalesce(seq, 0) AS seq, count,
-            nullif(account_id, organization_id) AS account_id, environment, symbol, events
+            nullif(account_id, organization_id) AS account_id, environment, symbol, at, events,
+            record, broker
         FROM stream_epoch LEFT JOIN (
             behind LEFT JOIN LATERAL (
-                SELECT seq, count, account_id, environment, symbol, events FROM reports r
+                SELECT seq, count, account_id, environment::text, symbol, at, events, '' AS record,
+                    '' AS broker
+                FROM reports r
                 WHERE r.organization_id = behind.organization_id
                     AND seq > after AND seq < least(after, $5) + $4 + $6
                     AND seq - count < least(after, $5) + $4
+                UNION ALL
+                SELECT stream_seq, 2, a.account_id, o.environment, o.symbol, a.created_at, events,
+                    record, o.broker
+                FROM actions a LEFT JOIN orders o ON o.order_id = a.intent_id
+                WHERE a.organization_id = behind.organization_id
+                    AND stream_seq > after AND stream_seq < least(after, $5) + $4 + 2
                 ORDER BY seq
-            ) AS report ON true
+            ) AS entry ON true
         ) ON true
     """
     seqs = json_text({str(organization_id): seq for organization_id, seq in after.items()})
     last = MAX_SEQ - limit - MAX_COUNT
     found = await reader.fetch(query, list(after), seqs, max_pages, limit, last, MAX_COUNT)
-    rows = [ReportRow(**row) for row in found]
+    rows = [LoggedRow(**row) for row in found]
     pages: dict[OrganizationId, list[LoggedEvent]] = {}
     for row in rows:
         if row.organization_id:
             page = pages.setdefault(row.organization_id, [])
             if row.seq:
-                page += row.logged()
+                page += row.logged(render)
     return rows[0].epoch, pages
 
 
@@ -221,8 +244,14 @@ async def read_head(tx: Tx, organization_id: OrganizationId) -> tuple[UUID, int]
 async def is_kept(tx: Tx, organization_id: OrganizationId, seq: int, keep_days: int) -> bool:
     """Whether an event is there and was appended within these days."""
     query = """
-        SELECT seq - count < $2 AND at >= clock_timestamp() - make_interval(days => $3) FROM reports
-        WHERE organization_id = $1 AND seq >= $2 ORDER BY seq LIMIT 1
+        SELECT seq - count < $2 AND at >= clock_timestamp() - make_interval(days => $3)
+        FROM (
+            (SELECT seq, count, at FROM reports
+             WHERE organization_id = $1 AND seq >= $2 ORDER BY seq LIMIT 1)
+            UNION ALL
+            (SELECT stream_seq, 2, created_at FROM actions
+             WHERE organization_id = $1 AND stream_seq >= $2 ORDER BY stream_seq LIMIT 1)
+        ) AS entry ORDER BY seq LIMIT 1
     """
     return bool(await tx.fetchval(query, organization_id, seq, keep_days))
 

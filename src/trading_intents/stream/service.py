@@ -121,6 +121,7 @@ class Streams:
         accounts: Accounts,
         gate: Gate,
         retained: Mapping[EventType, Retained],
+        render: event_log.RenderCreate,
         cursor_days: int,
         log: Log,
     ) -> None:
@@ -130,6 +131,7 @@ class Streams:
         self._gate = gate
         self._log = log
         self._retained = retained
+        self._render = render
         self._cursor_days = cursor_days
         primings = max(1, min(MAX_PRIMINGS, pool.size // 2 - 1))  # live events need connections too
         self._reads = asyncio.Semaphore(MAX_READS)
@@ -388,7 +390,7 @@ class Streams:
             )
             async with reading as tx:
                 after = {feed.organization_id: scope.after}
-                read_epoch, pages = await event_log.read_after(tx, after, limit)
+                read_epoch, pages = await event_log.read_after(tx, self._render, after, limit)
             page = pages.get(feed.organization_id, [])
             if read_epoch != epoch or not event_log.is_dense(page, scope.after):
                 raise errors.CursorExpired(NOT_KEPT)

@@ -110,7 +110,7 @@ async def run_batch(
         writes = [*effects.write_effects(made, state.now_text), *state.limits.writes()]
         request = connection.send(writes, more=True)
         # Built while the server works.
-        request.append_statements(effects.publish(made, state.now), more=True)
+        request.append_statements(effects.publish(made, state.now, state.now_text), more=True)
         request.append_statements([statements.COMMIT])
         if on_sent:
             on_sent()
@@ -196,7 +196,7 @@ def _append(
     made = list[Effect]([append])
     legs = list[PlacedLeg]()
     noted = _note_pending(order, accepted.action_type, seq, counted.notional) if order else None
-    made.append(Publish(append.record, append.broker, noted))
+    made.append(Publish(append, noted))
     if noted:
         made.append(noted)
     if accepted.legs:
@@ -206,7 +206,7 @@ def _append(
         own = compose_leg(accepted, each, intent_id)
         # An exit before its entry's fill, or the other one of a pair, which counts once.
         appended = _append_one(state, resolved, own, make_id(state.now), NOTHING)
-        made += [appended, Publish(appended.record, appended.broker, None)]
+        made += [appended, Publish(appended, None)]
         assert own.leg is not None
         legs.append(PlacedLeg(own.leg, appended.record.intent_id, appended.record.seq))
     answered = EarlierAction(submission.body_digest or "", intent_id, seq, tuple(legs))

@@ -9,15 +9,13 @@ from typing import NamedTuple, TypeVar
 from msgspec.structs import astuple
 
 from trading_intents.ids import IdText
-from trading_intents.intents.writing.record import Record, make_payloads
+from trading_intents.intents.writing.record import Record, action_payload
 from trading_intents.orders.events import order_event
 from trading_intents.orders.store import OrderRow
 from trading_intents.stats.model import StatsEntry
 from trading_intents.stats.store import insert_entries
 from trading_intents.storage.database import pack_array
 from trading_intents.storage.pipeline import RowParameters, Statement, array_text, column_types
-from trading_intents.stream import log as stream_log
-from trading_intents.stream.model import Event
 from trading_intents.trading import ActionType, FrozenStruct
 
 
@@ -54,8 +52,7 @@ class RefusedCommand(FrozenStruct, kw_only=True):
 class Publish(NamedTuple):
     """An action, and its order as it is then; None: the new one that a CREATE makes."""
 
-    record: Record
-    broker: str
+    action: Append
     order: OrderRow | None
 
 
@@ -95,31 +92,24 @@ def _is_cancel(action: Append) -> bool:
     return action.record.action_type == ActionType.CANCEL
 
 
-def publish(effects: Sequence[Effect], now: datetime) -> list[Statement]:
-    """The statement that appends the stream's events. It comes last, because it locks the
+def publish(effects: Sequence[Effect], now: datetime, now_text: str) -> list[Statement]:
+    """The statement that appends the actions to the journal. It comes last, because it locks the
     organizations' stream heads."""
-    events = list[Event]()
-    for record, broker, order in of_kind(effects, Publish):
-        action, made = make_payloads(record, broker, now)
-        events.append(_event(record, action))
-        events.append(order_event(order) if order else _event(record, made))
-    return [stream_log.appending(events)] if events else []
+    rows = []
+    for action, order in of_kind(effects, Publish):
+        rows.append((*_recorded_values(action), _events_of(action.record, order, now)))
+    return [Statement(_RECORD, (now_text, *_RECORDED_ROWS.pack(rows)))] if rows else []
 
 
-def _event(record: Record, payload: bytes) -> Event:
-    return Event(
-        organization_id=record.organization_id,
-        account_id=record.account_id,
-        environment=record.environment,
-        symbol=record.symbol,
-        payload=payload,
-        order_id=record.intent_id,
-    )
+def _events_of(record: Record, order: OrderRow | None, now: datetime) -> str | None:
+    """The messages of a REPLACE or CANCEL, with the order as it is then. None: a CREATE, whose
+    messages are rendered when they are read."""
+    return (action_payload(record, now) + order_event(order).payload).hex() if order else None
 
 
 def _append(actions: Sequence[Append], now: str) -> Statement:
-    """Inserts actions, their PENDING_NEW orders and their outbox rows, counts what is open, and
-    moves the heads."""
+    """Inserts the PENDING_NEW orders and the outbox rows of actions, counts what is open, and moves
+    the heads."""
     if len(actions) == 1:
         return Statement(_APPEND_ONE, (now, *_values(actions[0])))
     columns = zip(*map(_values, actions), strict=True)
@@ -133,9 +123,6 @@ _COLUMNS = {
     "intent_id": ("uuid", "record.intent_id"),
     "organization_id": ("uuid", "record.organization_id"),
     "action_type": ("text", "record.action_type"),
-    "idempotency_key": ("text", "idempotency_key"),
-    "body_digest": ("text", "body_digest"),
-    "record": ("text", "text"),
     "hash": ("text", "hash"),
     "environment": ("text", "record.environment"),
     "broker": ("text", "broker"),
@@ -161,16 +148,6 @@ _values = attrgetter(*(path for _, path in _COLUMNS.values()))
 # row. Sums of open orders change in the order in which recorders lock them too.
 _APPEND = """
     WITH new ({columns}) AS {kept} (SELECT * FROM {rows}),
-    recorded AS (
-        INSERT INTO actions (account_id, seq, intent_id, organization_id, action_type,
-            idempotency_key, body_digest,
-                             record, hash, created_at, action_id)
-        SELECT account_id, seq, intent_id, organization_id, action_type, idempotency_key,
-            decode(body_digest, 'hex'),
-               record, hash, $1::timestamptz,
-               CASE action_type WHEN 'CREATE' THEN intent_id ELSE gen_random_uuid() END
-        FROM new
-    ),
     ordered AS (
         INSERT INTO orders (order_id, account_id, organization_id, environment, broker, create_seq,
             command_seq,
@@ -230,6 +207,42 @@ _APPEND_MANY = _APPEND.format(
     last="(SELECT DISTINCT ON (account_id) account_id, seq, hash FROM new ORDER BY account_id, seq "
     "DESC)",
 )
+
+
+_RECORDED = {
+    "account_id": ("uuid", "record.account_id"),
+    "seq": ("bigint", "seq"),
+    "intent_id": ("uuid", "record.intent_id"),
+    "organization_id": ("uuid", "record.organization_id"),
+    "action_type": ("text", "record.action_type"),
+    "idempotency_key": ("text", "idempotency_key"),
+    "body_digest": ("text", "body_digest"),
+    "record": ("text", "text"),
+    "hash": ("text", "hash"),
+}
+_recorded_values = attrgetter(*(path for _, path in _RECORDED.values()))
+_RECORDED_TYPES = {name: kind for name, (kind, _) in _RECORDED.items()}
+_RECORDED_ROWS = RowParameters(_RECORDED_TYPES | {"events": "text"}, 2)
+# The stream has two messages of each action.
+_RECORD = f"""
+    WITH new AS MATERIALIZED (SELECT * FROM {_RECORDED_ROWS.rows} AS sent),
+    heads AS (
+        INSERT INTO stream_heads AS head (organization_id, seq)
+        SELECT organization_id, 2 * count(*) FROM new
+        -- As everywhere, so that transactions never wait for each other.
+        GROUP BY organization_id ORDER BY organization_id
+        ON CONFLICT (organization_id) DO UPDATE SET seq = head.seq + excluded.seq
+        RETURNING organization_id, seq AS head_seq
+    )
+    INSERT INTO actions (account_id, seq, intent_id, organization_id, action_type, idempotency_key,
+        body_digest, record, hash, created_at, action_id, stream_seq, events)
+    SELECT account_id, seq, intent_id, organization_id, action_type, idempotency_key,
+        decode(body_digest, 'hex'), record, hash, $1::timestamptz,
+        CASE action_type WHEN 'CREATE' THEN intent_id ELSE gen_random_uuid() END,
+        head_seq + 2 - 2 * count(*) OVER (PARTITION BY organization_id ORDER BY ordinality DESC),
+        decode(events, 'hex')
+    FROM new JOIN heads USING (organization_id)
+"""  # noqa: S608 - our own constants
 
 
 _NOTED = {

@@ -7,7 +7,7 @@ from datetime import datetime
 import msgspec
 
 from trading_intents.stream.model import EventType, make_payload
-from trading_intents.trading import EXITS, ActionType
+from trading_intents.trading import EXITS
 
 HASH_VERSION = 1
 LINKED_HASH_VERSION = 2
@@ -66,8 +66,37 @@ def with_hash(text: str, digest: str) -> str:
     return f'{text[:-1]},"hash":"{digest}"}}'
 
 
-def make_payloads(record: Record, broker: str, now: datetime) -> tuple[bytes, bytes]:
-    """Of the action, and of the order that it makes if it is a CREATE."""
+def action_payload(record: Record, now: datetime) -> bytes:
+    """The stream's message of an action."""
+    return make_payload(
+        EventType.INTENT_ACTION,
+        seq=record.seq,
+        action_type=record.action_type,
+        principal_type=record.principal_type,
+        created_at=now,
+        **_shared_fields(record, now),
+    )
+
+
+def _order_payload(record: Record, broker: str, now: datetime) -> bytes:
+    """Of the order that a CREATE makes."""
+    shared = _shared_fields(record, now)
+    return make_payload(
+        EventType.BROKER_ORDER,
+        order_id=record.intent_id,
+        command_seq=record.seq,
+        broker=broker,
+        order_state="OPEN",
+        order_status="PENDING_NEW",
+        filled_quantity="0",
+        flags=(),
+        version=1,
+        active=shared.get("leg") not in EXITS,
+        **shared,
+    )
+
+
+def _shared_fields(record: Record, now: datetime) -> dict[str, object]:
     shared: dict[str, object] = {
         "intent_id": record.intent_id,
         "organization_id": record.organization_id,
@@ -90,27 +119,14 @@ def make_payloads(record: Record, broker: str, now: datetime) -> tuple[bytes, by
             "leg": record.leg,
             "parent_intent_id": record.parent_intent_id,
         }
-    action = make_payload(
-        EventType.INTENT_ACTION,
-        seq=record.seq,
-        action_type=record.action_type,
-        principal_type=record.principal_type,
-        created_at=now,
-        **shared,
-    )
-    if record.action_type != ActionType.CREATE:
-        return action, b""
-    order = make_payload(
-        EventType.BROKER_ORDER,
-        order_id=record.intent_id,
-        command_seq=record.seq,
-        broker=broker,
-        order_state="OPEN",
-        order_status="PENDING_NEW",
-        filled_quantity="0",
-        flags=(),
-        version=1,
-        active=shared.get("leg") not in EXITS,
-        **shared,
-    )
-    return action, order
+    return shared
+
+
+def render_create(text: str, broker: str, created_at: datetime) -> bytes:
+    """The messages of a CREATE in the stream: of the action and of its order. A damaged record has
+    none, so that it is a hole in its organization's stream alone."""
+    try:
+        record = msgspec.json.decode(text, type=LinkedRecord)
+    except msgspec.MsgspecError:
+        return b""
+    return action_payload(record, created_at) + _order_payload(record, broker, created_at)

@@ -747,8 +747,8 @@ CREATE POLICY worker ON stream_heads TO ti_worker USING (true);
 GRANT SELECT, INSERT ON stream_heads TO ti_service, ti_worker;
 GRANT UPDATE (seq) ON stream_heads TO ti_service, ti_worker;
 
--- The journal's messages: what was asked and reported of one order in a transaction, or of an
--- account or the organization, whose id it has then in place of an account's. `seq` is that of the
+-- The journal is `actions`, what was asked, and these: what was reported of one order in a
+-- transaction, or of an account or the organization, whose id it has then in place of an account's. `seq` is that of the
 -- last message and `count` how many there are; `events` has them one after the other. Appended to
 -- and read by seq, kept for ever; nobody may change one. The key has `day` so that a grown table can
 -- become a partition by days. No foreign keys: the rows it speaks of are written in the same
@@ -793,7 +793,9 @@ CREATE POLICY worker ON account_heads TO ti_worker USING (true);
 GRANT SELECT, INSERT, UPDATE ON account_heads TO ti_service, ti_worker;
 
 -- `record` is the canonical JSON that was hashed: reads serve it as it is, and a check needs no
--- rebuilding. No foreign keys: the head that is held while a row is added has them.
+-- rebuilding. `stream_seq` is that of the second of its two messages in the stream; `events` has
+-- those of a REPLACE or CANCEL, which show the order as it was; a CREATE's are rendered of its
+-- record. No foreign keys: the head that is held while a row is added has them.
 CREATE TABLE actions (
     account_id uuid NOT NULL,
     seq seq_number NOT NULL,
@@ -806,8 +808,11 @@ CREATE TABLE actions (
     created_at timestamptz NOT NULL,
     record text NOT NULL,
     hash chain_hash NOT NULL,
+    stream_seq seq_number NOT NULL,
+    events bytea,
     PRIMARY KEY (account_id, seq)
 );
+CREATE INDEX actions_by_stream ON actions (organization_id, stream_seq);
 -- A key may be used again after 400 days: two uses in one span of 400 days are too near.
 CREATE UNIQUE INDEX actions_by_key
 ON actions (
