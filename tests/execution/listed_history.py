@@ -28,6 +28,7 @@ ACTION_COLUMNS = (
         "created_at",
         "record",
         "hash",
+        "stream_seq",
     ),
 )
 ORDER_COLUMNS = (
@@ -96,9 +97,8 @@ class History:
         orders = []
         for row in made:
             record = f'{{"seq":{row.seq}}}'
-            actions.append(
-                (owned[0], row.seq, row.id, row.id, owned[1], "CREATE", row.at, record, "0" * 64)
-            )
+            ids = (self.account, row.seq, row.id, row.id, self.organization)
+            actions.append((*ids, "CREATE", row.at, record, "0" * 64, row.seq))
             is_open = row.status is None or state_of(row.status) is OrderState.OPEN
             terms = ("MARKET", "BUY", "DAY", "SMART", Decimal(1), row.reference)
             times = (row.at, row.at, row.at, None if is_open else row.at)
