@@ -130,8 +130,9 @@ export class OrderWaits<D, O extends WaitedOrder> {
     if (!waiting?.size) this.#waiters.delete(intentId);
     if (this.#waiters.size) return;
     clearTimeout(this.#lingering);
-    const reader = this.#reader;
     this.#lingering = setTimeout(() => {
+      const reader = this.#reader;
+      this.#reader = undefined; // whoever waits from now on follows another stream
       reader?.stream.close();
     }, LINGER_SECONDS * 1000);
   }

@@ -80,6 +80,7 @@ def test_pages_amounts_and_errors_are_as_the_api_has_them(
     assert next(answers) is True
     assert next(answers) == "paper"
     assert next(answers) == {"status": "alive"}
+    assert next(answers) is False, "a key is shown"
     check_errors(list(answers))
 
 
@@ -122,3 +123,33 @@ def test_every_code_of_an_error_has_a_class(programs: Programs) -> None:
     assert classes.keys() - documented == {"conflict", "invalid_client"}
     for code, name in classes.items():
         assert name == "".join(map(str.capitalize, code.split("_")))
+
+
+def test_only_what_is_safe_is_asked_again(programs: Programs) -> None:
+    (line,) = programs.run("rules.mjs")
+    tried = json.loads(line)
+    counts = {name: len(each["keys"]) for name, each in tried.items()}
+    assert counts == {
+        "read, lost": 3,
+        "write, lost": 1,
+        "write, refused": 2,
+        "write, unavailable": 2,
+        "write, unknown": 1,
+        "submit, lost": 3,
+        "submit, limited": 2,
+        "submit, limited for long": 1,
+        "submit, never": 3,
+        "submit, refused": 1,
+    }
+    for name in ("submit, lost", "submit, limited"):
+        assert set(tried[name]["keys"]) == {tried[name]["end"]}, "each try has the same key"
+    assert tried["submit, lost"]["end"] != tried["submit, limited"]["end"]
+    assert tried["submit, limited"]["millis"] > 1000, "never before Retry-After"
+    ends = {name: each["end"] for name, each in tried.items() if isinstance(each["end"], list)}
+    assert ends == {
+        "write, lost": ["AnswerLost", True, None],
+        "write, unknown": ["OutcomeUnknown", True, None],
+        "submit, limited for long": ["RateLimited", False, "mine"],
+        "submit, never": ["Unavailable", True, "mine"],
+        "submit, refused": ["Conflict", False, "mine"],
+    }

@@ -1,4 +1,5 @@
 // One call after the other; prints what each answered as JSON, a line each.
+import { inspect } from "node:util";
 import * as sdk from "trading-intents-client/node";
 
 const [accountId, closedPort] = process.argv.slice(2);
@@ -67,6 +68,8 @@ exact.close();
 say((await account.evaluate(sdk.createCommand("AAPL", "BUY", 1n))).allowed);
 say((await client.call("GET", "/v1/caller")).environment);
 say(await client.call("GET", "/healthz"));
+const shown = inspect([client, account, resting], { depth: 9, showHidden: true });
+say(shown.includes(process.env.TRADING_INTENTS_API_KEY));
 say(await failureOf(() => account.sell("AAPL", "many")));
 say(await failureOf(() => account.order("01a1dd48-2166-7b29-aa0c-4afddaa7c207")));
 say(await failureOf(() => account.buy("AAPL", 2, { idempotencyKey: "k5" })));
