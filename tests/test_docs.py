@@ -11,11 +11,13 @@ import typer
 
 from tests.decision_index import DECISIONS, INDEX, file_ruled, index, replaced_by
 from tests.documents import ROOT, rows, section
+from tests.order_states import BEFORE, STATES, derived, written
 from tests.platform import Platform
 from trading_intents import config
 from trading_intents.cli import cli
 from trading_intents.config import Rate, Settings
 from trading_intents.errors import wire_errors
+from trading_intents.orders.model import OrderStatus
 from trading_intents.secret import Secret
 from trading_intents.telemetry import AlertKind, Metrics
 from trading_intents_client.cli import program
@@ -187,6 +189,16 @@ def test_a_decision_is_short_and_says_why(decision: Path) -> None:
 
 def test_the_index_of_decisions_has_each_with_its_state_and_its_file() -> None:
     assert INDEX.read_text() == index(), "python -m tests.decision_index"
+
+
+def test_the_life_of_an_order_is_shown_as_the_code_has_it() -> None:
+    assert STATES.read_text() == written(), "python -m tests.order_states"
+
+
+def test_an_order_comes_to_each_state_that_is_shown() -> None:
+    for name, (facts, pending) in BEFORE.items():
+        assert derived(facts, pending).status == name.split()[0]
+    assert {name.split()[0] for name in BEFORE} == set(OrderStatus)
 
 
 def test_decisions_are_numbered_without_a_gap() -> None:

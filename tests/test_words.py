@@ -96,9 +96,8 @@ OLD_WORDS = {
         r"\b(?:[Aa]n?|[Tt]he|[Ii]ts|[Tt]heir|this|that|[Ee]ach|[Ee]very|[Nn]o|own|same|another|new|one|two|three|of) "
         r"places?\b|(?<![.\w])_?places?\b(?=[:,)\].=\[(]| in\b| for\b| [-+=%<>])|[a-z]Places?\b|\bPlaces?\b(?=[:,)\]])|"
         r"_places?\b|(?<![A-Z])PLACES?\b",
-        # The paper broker's columns; a function that places an order.
-        r"account\.places|places=place\b|places = (?:n\.|{BASE})|places?: "
-        r"int|place=(?:n|place|self)\b|"
+        # A function that places an order.
+        r"places?: int|"
         r"def place\b|await place\(|\*place\(|[Dd]ecimals?\b|MIN_(?:PRICE_)?PLACES|places=9|places, replaces",
         ordinary=("sdk/src/trading_intents_client/cli/tables.py", "tests/web/"),
     ),

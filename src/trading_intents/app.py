@@ -61,7 +61,7 @@ from trading_intents.ids import IdMaker, id_maker, id_text_maker
 from trading_intents.intents.http import intent_routes, submit_route
 from trading_intents.intents.reductions import reduction_routes
 from trading_intents.intents.service import Intents
-from trading_intents.intents.writing.state.batch_state import BatchDependencies
+from trading_intents.intents.writing.state import BatchDependencies
 from trading_intents.intents.writing.statements import LOCK_LIMIT_SECONDS
 from trading_intents.intents.writing.system import PlatformActions
 from trading_intents.intents.writing.writer import Writer

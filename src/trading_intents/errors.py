@@ -167,11 +167,11 @@ class ControlRejected(PlatformError):
     code = "control_rejected"
     title = "A control refuses this order"
 
-    def __init__(self, triggered: Sequence[Any] = (), reasons: Sequence[str] = ()) -> None:
+    def __init__(self, triggered: Sequence[Any] = ()) -> None:
         details = dict.fromkeys(item.detail for item in triggered)
         super().__init__("; ".join(details) or self.title)
         self.triggered = tuple(triggered)
-        self.reasons = tuple(reasons)
+        self.reasons: tuple[str, ...] = tuple(dict.fromkeys(item.reason for item in triggered))
 
 
 class CredentialMissing(PlatformError):

@@ -186,8 +186,11 @@ def test_nothing_is_streamed_while_nothing_changes(
     post_quote(tenants, symbol, "10", "10")
     trade(trading_client, symbol, "BUY", "100")
     until(trading_client, "999000", "999000", START)
+    eventually(
+        lambda: [event.cash for event in balance_events(trading_client)] == [START, "999000"],
+        PUBLISHED_SECONDS,
+    )
     reported = balance_events(trading_client)
-    assert [event.cash for event in reported] == [START, "999000"]
     # Refused by the venue: nothing is reserved.
     trading_client.accepted(create(limit("1000000", "9000"), symbol=symbol))
     eventually(

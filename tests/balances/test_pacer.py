@@ -1,12 +1,14 @@
-"""Balances are recorded at their pace, by table: other cash at once, another equity alone at most
-every 30 s, any other change every five."""
+"""Balances are recorded at their pace, by table: other cash at most every second, another equity
+alone every 30 s, any other change every five. The last one is always recorded."""
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from trading_intents.balances.model import PACE_SECONDS, BalancePacer
+from trading_intents.balances.model import PACE_SECONDS, BalancePacer, is_same
 from trading_intents.brokers.port import BrokerBalance
 
 NOW = datetime(2026, 3, 4, 15, 30, tzinfo=UTC)
@@ -27,12 +29,15 @@ Step = tuple[float, BrokerBalance | None, BrokerBalance | None]  # at, reported,
 STORIES: dict[str, tuple[BrokerBalance | None, list[Step]]] = {
     "the first one is recorded": (None, [(0, balance("1"), balance("1")), (9, None, None)]),
     "the same again is not": (balance("1"), [(0, balance("1", at=3), None), (9, None, None)]),
-    "other cash is recorded at once": (
+    "other cash is recorded at once after a quiet second, then once a second": (
         balance("1"),
         [
             (0, balance("2"), balance("2")),
-            (0.1, balance("3"), balance("3")),
-            (0.2, balance("3", at=1), None),
+            (0.1, balance("3"), None),
+            (0.2, balance("4"), None),
+            (1, None, balance("4")),
+            (1.5, balance("4", at=1), None),
+            (9, balance("5"), balance("5")),
         ],
     ),
     "another currency is other cash": (
@@ -101,6 +106,30 @@ def test_changes_are_recorded_at_their_time(story: str) -> None:
         if reported is not None:
             pacer.offer(reported)
         assert pacer.take(at) == expected, (story, at)
+
+
+amounts = st.sampled_from([None, "1", "2", "3"])
+reports = st.lists(st.tuples(st.floats(0, 40), amounts, amounts), min_size=1, max_size=20)
+
+
+@given(reports)
+def test_the_last_balance_is_recorded_when_it_is_due(
+    reported: list[tuple[float, str | None, str | None]],
+) -> None:
+    pacer = BalancePacer()
+    taken = []
+    now_seconds = 0.0
+    for at, (pause_seconds, cash, equity) in enumerate(reported):
+        now_seconds += pause_seconds
+        pacer.offer(balance(cash or "0", equity, at))
+        taken.append(pacer.take(now_seconds))
+    while (wait_seconds := pacer.wait_seconds(now_seconds)) is not None:
+        now_seconds += wait_seconds
+        taken.append(pacer.take(now_seconds))
+    _, cash, equity = reported[-1]
+    assert pacer.recorded is not None
+    assert is_same(pacer.recorded, balance(cash or "0", equity))
+    assert pacer.recorded == [each for each in taken if each][-1]
 
 
 def test_a_held_balance_says_when_it_is_due() -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
+from tests.brokers.paper.venue import ORDERS
 from tests.intents.http_client import Body, Tables
 
 # An exit shows UNKNOWN or PENDING_NEW until the venue has shown it.
@@ -99,7 +100,7 @@ class Oracle:
 
     def _check_venue(self, tables: Tables, orders: Mapping[str, Body]) -> None:
         """The venue works what is open here, with the same terms."""
-        rows = tables.fetch("SELECT * FROM paper_orders WHERE status = 'WORKING'")
+        rows = tables.fetch(f"SELECT * FROM ({ORDERS}) AS o WHERE status = 'WORKING'")
         there = {(str(row["account_id"]), row["broker_order_id"]): row for row in rows}
         here = {
             (str(row["account_id"]), row["external_order_id"]): row

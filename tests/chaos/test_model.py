@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import pytest
 
+from tests.brokers.paper.venue import ORDERS
 from tests.chaos.oracle import Asked, Oracle
 from tests.chaos.restarts import (
     RETURN_SECONDS,
@@ -280,10 +281,10 @@ def until_calm(processes: WorkerProcesses) -> None:
 def differences(processes: WorkerProcesses) -> list[Body]:
     """Orders that are not here as they are at the venue."""
     return processes.tables.fetch(
-        """
+        f"""
         SELECT o.order_id, o.leg, o.order_status, o.reason, o.filled_quantity, v.status, v.filled,
             v.quantity, v.is_held
-        FROM paper_orders v
+        FROM ({ORDERS}) v
         FULL JOIN orders o ON o.account_id = v.account_id
             AND o.external_order_id = v.broker_order_id
         WHERE coalesce(v.filled, 0) <> coalesce(o.filled_quantity, -1)

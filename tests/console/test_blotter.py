@@ -48,6 +48,7 @@ def test_orders_are_filtered_and_cancelled_from_the_blotter(
 
         page.get_by_label("Filter").fill("")
         screen.order(second, "4", "0.01")
+        page.get_by_text("4 orders").wait_for()
         page.get_by_role("button", name="Cancel all").click()
         dialog = page.get_by_role("dialog")
         dialog.get_by_text("2 orders of to sweep are open").wait_for()

@@ -1,4 +1,4 @@
-"""judge(): every limit at its edge by a table, on every level that it has, and for any state that
+"""judge_limits(): every limit at its edge by a table, on every level that it has, and for any state that
 can be made up."""
 
 from datetime import UTC, datetime, timedelta
@@ -14,18 +14,16 @@ from trading_intents.controls.limits.model import (
     AppliedLimits,
     AskedOrder,
     Levels,
-    LimitOwner,
     LimitState,
     TradingLimits,
     added_notional,
-    judge,
-    judge_again,
+    judge_limits,
 )
-from trading_intents.controls.model import Triggered
+from trading_intents.controls.model import Subject, Triggered
 from trading_intents.trading import ZERO, Leg, OrderKind, OrderSide, Symbol, exact
 
 NOW = datetime(2026, 1, 5, 15, 0, tzinfo=UTC)
-OWNER = LimitOwner("organization", "account")
+OWNER = Subject("organization", "account", None, "AAPL")
 SCOPES: dict[str, Any] = {
     "organization": {"Organization": "organization"},
     "account": {"Account": "account"},
@@ -78,7 +76,7 @@ def limits(**fields: Any) -> TradingLimits:
 
 
 def applied(*levels: TradingLimits | None, **named: TradingLimits | None) -> Levels:
-    return AppliedLimits(*levels, **named).levels(OWNER, "AAPL")
+    return AppliedLimits(*levels, **named).levels(OWNER)
 
 
 def ago(millis: int) -> LimitState:
@@ -195,7 +193,7 @@ def test_every_limit_holds_at_its_edge(
     refused: tuple[str, Any, Any] | None,
 ) -> None:
     for level in levels:
-        found = judge(applied(**{level: limits(**fields)}), asked, met, NOW)
+        found = judge_limits(applied(**{level: limits(**fields)}), asked, met, NOW)
         answered = [(each.reason, each.limit, each.asked) for each in found]
         assert answered == ([] if refused is None else [refused]), level
         assert [each.scope for each in found] == [SCOPES[level]] * len(found)
@@ -203,7 +201,7 @@ def test_every_limit_holds_at_its_edge(
 
 
 def test_every_level_that_says_no_is_named() -> None:
-    found = judge(
+    found = judge_limits(
         applied(
             limits(max_order_quantity="5", allow_short=False),
             limits(max_order_quantity="6", max_open_orders=1, allowed_symbols=frozenset({"IBM"})),
@@ -244,7 +242,7 @@ def test_a_leg_is_judged_alone_as_in_its_group(
     refused = [*fields] if leg in judged else []
     entry = order(quantity="9", limit_price="180", legs=(asked,))
     for each in (structs.replace(asked, is_create=False), entry):
-        assert [found.reason for found in judge(level, each, met, NOW)] == refused
+        assert [found.reason for found in judge_limits(level, each, met, NOW)] == refused
 
 
 def test_before_a_send_only_what_needs_no_state_is_judged_again() -> None:
@@ -262,7 +260,9 @@ def test_before_a_send_only_what_needs_no_state_is_judged_again() -> None:
     )
 
     def reasons(asked: AskedOrder) -> list[str]:
-        return [str(each.reason) for each in judge_again(applied(account=strict), asked)]
+        return [
+            str(each.reason) for each in judge_limits(applied(account=strict), asked, None, NOW)
+        ]
 
     assert reasons(order(SHORT, limit_price="5")) == [
         "max_order_quantity",
@@ -344,8 +344,8 @@ STATES = st.builds(
 def test_it_never_raises_and_each_level_is_judged_alone(
     level: TradingLimits, asked: AskedOrder, met: LimitState
 ) -> None:
-    separately = [judge(applied(**{name: level}), asked, met, NOW) for name in ALL]
-    together = judge(applied(level, level, level), asked, met, NOW)
+    separately = [judge_limits(applied(**{name: level}), asked, met, NOW) for name in ALL]
+    together = judge_limits(applied(level, level, level), asked, met, NOW)
     assert together == tuple(each for found in separately for each in found)
     assert all(isinstance(each, Triggered) for each in together)
 
@@ -359,7 +359,7 @@ def test_a_reducing_order_passes_what_bounds_the_position(
         room = abs(met.position)
     reducing = structs.replace(asked, side=side, open_before=ZERO, open_after=room)
     free = structs.replace(met, open_buy=ZERO, open_sell=ZERO)
-    found = judge(applied(account=level), reducing, free, NOW)
+    found = judge_limits(applied(account=level), reducing, free, NOW)
     if room:
         assert not {each.reason for each in found} & {
             "max_position_quantity",

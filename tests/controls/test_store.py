@@ -1,7 +1,7 @@
 """Controls in the database: one statement for many, by primary keys alone; what the tables refuse
 by themselves."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import time
 from functools import partial
@@ -13,10 +13,12 @@ import pytest
 from tests.kept_connections import open_owner
 from trading_intents.accounts.model import AccountId
 from trading_intents.controls import store
-from trading_intents.controls.model import Controls, ControlScope, Switch, TimeRule
+from trading_intents.controls.model import Controls, ControlScope, Subject, Switch, TimeRule
+from trading_intents.controls.rules import find_rules
 from trading_intents.ids import OrganizationId
 from trading_intents.secret import Secret
-from trading_intents.storage.database import Database, Row, Tx
+from trading_intents.storage.database import Database, Tx
+from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.trading import Symbol
 
 ACCOUNTS = 60
@@ -71,50 +73,49 @@ async def test_many_are_read_in_the_order_asked(database: Database, tenant: Tena
         (two, "MSFT"),
         (one, "AAPL"),
         (three, "AAPL"),
-        (one, "AAPL"),
         (one, "MSFT"),
         (two, "AAPL"),
+        (two, ""),
     ]
     of = partial(Controls, organization_id=str(organization))
     expected = [
         of(account_id=str(two), account=off, time=TimeRule()),
         of(account_id=str(one), symbol=Switch(False), time=rule),
         of(account_id=str(three)),
-        of(account_id=str(one), symbol=Switch(False), time=rule),
         of(account_id=str(one)),
         of(account_id=str(two), account=off),
+        of(account_id=str(two), account=off),
     ]
+
+    def subjects(pairs: Sequence[tuple[UUID, str]]) -> list[Subject]:
+        return [Subject(str(organization), str(each), None, symbol) for each, symbol in pairs]
+
+    async def read(tx: Tx, *pairs: tuple[UUID, str]) -> list[Controls]:
+        found = await find_rules(PoolTransaction(tx), subjects(pairs))
+        assert [*found] == subjects(pairs)
+        return [each.controls for each in found.values()]
+
     async with database.service.transaction([organization]) as tx:
-        assert await store.read_many(tx, [a for a, _ in asked], [s for _, s in asked]) == expected
-        assert await store.read_many(tx, [], []) == []
-        assert await store.read_one(tx, one, Symbol("AAPL")) == expected[1]
-        assert await store.read_one(tx, two, None) == of(account_id=str(two), account=off)
+        assert await read(tx, *asked) == expected
         await store.put_switch(tx, ControlScope(organization), off)
-        assert {c.organization for c in await store.read_many(tx, [one, two], ["A", "B"])} == {off}
+        assert {each.organization for each in await read(tx, (one, "A"), (two, "B"))} == {off}
     async with database.worker.transaction() as tx:
-        assert (await store.read_many(tx, [one], ["AAPL"]))[0].time == rule
+        assert (await read(tx, (one, "AAPL")))[0].time == rule
 
 
 async def test_another_organizations_account_is_not_read(
     database: Database, tenant: Tenant
 ) -> None:
-    async with database.service.transaction([uuid4()]) as tx:
-        with pytest.raises(AssertionError, match="cannot see"):
-            await store.read_many(tx, [tenant.accounts[0]], ["AAPL"])
-
-
-class Explaining:
-    """A transaction that plans a query instead of running it."""
-
-    def __init__(self, tx: Tx) -> None:
-        self._tx = tx
-        self.plan = ""
-
-    async def fetch(self, query: str, *args: object, timeout: float | None = None) -> list[Row]:
-        self.plan = "\n".join(
-            row["QUERY PLAN"] for row in await self._tx.fetch(f"EXPLAIN {query}", *args)
-        )
-        return []
+    other = OrganizationId(uuid4())
+    subject = Subject(str(other), str(tenant.accounts[0]), None, "AAPL")
+    for pool, seen in (
+        (database.service, [other]),
+        (database.service, [other, tenant.organization]),
+        (database.worker, []),
+    ):
+        async with pool.transaction(seen) as tx:
+            (found,) = (await find_rules(PoolTransaction(tx), [subject])).values()
+            assert (found.account, found.limited) == (None, None)
 
 
 async def test_reading_many_looks_up_primary_keys_only(database: Database, tenant: Tenant) -> None:
@@ -158,20 +159,28 @@ async def test_reading_many_looks_up_primary_keys_only(database: Database, tenan
     for mode in ("force_custom_plan", "force_generic_plan"):
         async with database.service.transaction([tenant.organization]) as tx:
             await tx.execute(f"SET LOCAL plan_cache_mode = {mode}")
-            explaining = Explaining(tx)
-            asked: list[UUID] = [tenant.accounts[n % ACCOUNTS] for n in range(64)]
-            await store.read_many(explaining, asked, ["S7"] * len(asked))  # type: ignore[arg-type] # it only fetches
+            key_id = str(uuid4())
+            asked = [tenant.accounts[n % ACCOUNTS] for n in range(64)]
+            request = store.read_rules(
+                [Subject(str(tenant.organization), str(each), key_id, "S7") for each in asked]
+            )
+            explained = await tx.fetch(f"EXPLAIN {request.sql}", *request.arguments)
+            plan = "\n".join(row["QUERY PLAN"] for row in explained)
         for table in (
+            "organizations",
             "accounts",
             "organization_controls",
             "account_controls",
             "symbol_controls",
             "symbol_times",
         ):
-            assert f"{table}_pkey" in explaining.plan, (mode, explaining.plan)
-        assert explaining.plan.count("halts_standing") == 2, (mode, explaining.plan)
-        assert "Seq Scan" not in explaining.plan, mode
-        assert "Hash" not in explaining.plan, mode
+            assert f"{table}_pkey" in plan, (mode, plan)
+        assert plan.count("halts_standing") == 2, (mode, plan)
+        # These have no rows here.
+        for table in ("rule_versions", "api_keys", "trading_limits", "key_budgets"):
+            assert f"on {table}" in plan, (mode, plan)
+        assert "Seq Scan" not in plan, (mode, plan)
+        assert "Hash" not in plan, mode
 
 
 SYMBOL_ROW = "INSERT INTO {} (organization_id, account_id, symbol, {}) VALUES ($1, $2, {})"

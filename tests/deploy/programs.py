@@ -29,12 +29,17 @@ def find(name: str, source: str = SOURCE) -> str:
     return found
 
 
+def libraries() -> dict[str, str]:
+    """Of the programs that were fetched."""
+    folders = ":".join(str(path) for path in FETCHED.glob("root/usr/lib/*-linux-gnu"))
+    return {"LD_LIBRARY_PATH": folders} if folders else {}
+
+
 def run(name: str, *arguments: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    libraries = ":".join(str(path) for path in FETCHED.glob("root/usr/lib/*-linux-gnu"))
     return subprocess.run(
         [find(name), *map(str, arguments)],
         cwd=cwd,
-        env=os.environ | ({"LD_LIBRARY_PATH": libraries} if libraries else {}),
+        env=os.environ | libraries(),
         capture_output=True,
         text=True,
         timeout=LIMIT_SECONDS,

@@ -25,7 +25,7 @@ from trading_intents.execution.service import Execution
 from trading_intents.ids import id_maker, id_text_maker
 from trading_intents.intents.model import Cancel, Create, Replace, Spec, Submission
 from trading_intents.intents.writing.batch import Receipt
-from trading_intents.intents.writing.state.batch_state import BatchDependencies
+from trading_intents.intents.writing.state import BatchDependencies
 from trading_intents.intents.writing.system import PlatformActions
 from trading_intents.orders.facts import client_order_id
 from trading_intents.outbox.worker import WorkerContext

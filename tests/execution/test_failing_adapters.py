@@ -11,7 +11,8 @@ from tests.conftest import Urls
 from tests.execution.arranged import until_connection
 from tests.execution.in_process_execution import executing, open_in_process
 from tests.fakes import Act, FakeVenue, VenueSession
-from trading_intents.brokers.paper.broker import INTEGRATION, PaperBroker
+from trading_intents.brokers.paper.broker import INTEGRATION
+from trading_intents.brokers.paper.market import Market
 from trading_intents.brokers.port import (
     AccountSnapshot,
     BrokerBalance,
@@ -172,16 +173,16 @@ async def test_an_adapter_that_cannot_be_cancelled_holds_up_neither_the_next_ses
 async def test_the_reason_for_which_the_paper_market_ended_is_logged(
     urls: Urls, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    look = PaperBroker._look_at_market
-    failures = list[PaperBroker]()
+    look = Market.look
+    failures = list[Market]()
 
-    async def fail_once(self: PaperBroker) -> None:
+    async def fail_once(self: Market) -> None:
         if not failures:
             failures.append(self)
             raise ZeroDivisionError
         await look(self)
 
-    monkeypatch.setattr(PaperBroker, "_look_at_market", fail_once)
+    monkeypatch.setattr(Market, "look", fail_once)
     async with (
         open_in_process(urls) as in_process,
         executing(in_process, level="warning", integration=INTEGRATION),

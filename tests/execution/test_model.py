@@ -24,8 +24,9 @@ from trading_intents.brokers.port import (
     OrderTicket,
 )
 from trading_intents.clock import SystemClock
-from trading_intents.controls.limits.model import AppliedLimits, TradingLimits
-from trading_intents.controls.model import Controls, Switch, TimeRule
+from trading_intents.controls.case import Case, Purpose
+from trading_intents.controls.limits.model import AppliedLimits, AskedOrder, TradingLimits
+from trading_intents.controls.model import Controls, StandingHalt, Subject, Switch, TimeRule
 from trading_intents.execution.model import (
     Breaker,
     Budget,
@@ -57,6 +58,9 @@ from trading_intents.trading import Leg, OrderKind, OrderSide, Symbol, TimeInFor
 ORDER = UUID(int=1)
 NO_CONTROLS = Controls(organization_id=str(uuid4()), account_id=str(uuid4()))
 OFF = structs.replace(NO_CONTROLS, symbol=Switch(True))
+HALTED = structs.replace(NO_CONTROLS, organization_halt=StandingHalt("h", "x"))
+WAS_HALTED = structs.replace(NO_CONTROLS, halted_since=True)
+SUBJECT = Subject(NO_CONTROLS.organization_id, NO_CONTROLS.account_id, None, "AAPL")
 STALE_AFTER_2, STALE_AFTER_60 = (
     structs.replace(NO_CONTROLS, time=TimeRule(None, None, millis)) for millis in (2_000, 60_000)
 )
@@ -85,11 +89,34 @@ CONTEXT = SendContext(
     is_sent=False,
     is_resend=False,
     lookups=0,
+    case=Case(
+        purpose=Purpose.TRADE,
+        controls=NO_CONTROLS,
+        now=datetime(2026, 1, 5, 15, tzinfo=UTC),
+        symbol=Symbol("AAPL"),
+        asked=AskedOrder(
+            is_create=True,
+            symbol=Symbol("AAPL"),
+            side=OrderSide.BUY,
+            kind=OrderKind.LIMIT,
+            quantity=Decimal(10),
+        ),
+    ),
     account_disabled=False,
-    controls=NO_CONTROLS,
     max_age_seconds=30.0,
 )
-SHORT = replace(CONTEXT.ticket, side=OrderSide.SELL_SHORT)
+OF_CASE = {"purpose", "controls", "limits", "side"}
+
+
+def context(**changes: Any) -> SendContext:
+    """Changes of its case too."""
+    of_case = {name: changes.pop(name) for name in OF_CASE & changes.keys()}
+    assert CONTEXT.case.asked
+    if limits := of_case.pop("limits", None):
+        of_case["levels"] = limits.levels(SUBJECT)
+    if side := of_case.pop("side", None):
+        of_case["asked"] = replace(CONTEXT.case.asked, side=side)
+    return replace(CONTEXT, case=replace(CONTEXT.case, **of_case), **changes)
 
 
 def said(decision: SendDecision) -> str:
@@ -151,10 +178,16 @@ def said(decision: SendDecision) -> str:
             {"command": REPLACE, "acknowledged": True, "limits": STRICT},
             "REPLACE_DROPPED max_order_quantity",
         ),
-        ({"limits": STRICT, "halt_stands": True, "closes": True}, "send"),
-        ({"limits": NO_SHORTS, "ticket": SHORT}, "REFUSED allow_short"),
+        ({"limits": STRICT, "halt_stands": True, "purpose": Purpose.HALT}, "send"),
+        ({"halt_stands": False, "purpose": Purpose.HALT}, "CANCELLED_BEFORE_SEND resumed"),
+        ({"controls": HALTED}, "HALTED"),
+        ({"controls": HALTED, "age_seconds": 30.1, "cancel_requested": True}, "HALTED"),
+        ({"controls": WAS_HALTED}, "HALTED"),
+        ({"controls": WAS_HALTED, "purpose": Purpose.CLOSE}, "send"),
+        ({"command": REPLACE, "controls": HALTED}, "REPLACE_DROPPED halted"),
+        ({"limits": NO_SHORTS, "side": OrderSide.SELL_SHORT}, "REFUSED allow_short"),
         ({"limits": NO_SHORTS}, "send"),
-        ({"limits": NO_SHORTS, "ticket": replace(SHORT, side=OrderSide.SELL)}, "send"),
+        ({"limits": NO_SHORTS, "side": OrderSide.SELL}, "send"),
         ({"account_disabled": True}, "REFUSED account_disabled"),
         ({"is_resend": True}, "send"),
         ({"is_resend": True, "age_seconds": 30.1}, "NOT_DELIVERED"),
@@ -168,7 +201,7 @@ def said(decision: SendDecision) -> str:
     ],
 )
 def test_a_claimed_command_comes_to_one_thing(changes: dict[str, Any], expected: str) -> None:
-    assert said(decide_send(replace(CONTEXT, **changes))) == expected
+    assert said(decide_send(context(**changes))) == expected
 
 
 def test_a_command_is_good_for_a_limited_time_unless_it_is_a_cancel() -> None:

@@ -1,5 +1,6 @@
 """The checks that are repeated in the transaction that marks a send."""
 
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
@@ -8,6 +9,7 @@ from tests.conftest import Urls
 from tests.execution.arranged import make_older
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
 from tests.fakes import Act
+from trading_intents.controls import rules, store
 from trading_intents.intents.model import Create, Spec
 from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
 
@@ -48,6 +50,22 @@ async def test_a_control_that_came_meanwhile_is_honoured(urls: Urls, reason: str
                 assert order["reason"] == reason
             await in_process.until_rows_are("completed")
         assert in_process.venue.journal == []
+
+
+async def test_rules_are_read_again_for_a_send_when_they_have_changed(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are read once for the accept and once for the send, and never while they are the same."""
+    reads = Mock(side_effect=store.read_rules)
+    monkeypatch.setattr(rules, "read_rules", reads)
+    async with open_in_process(urls) as in_process, executing(in_process):
+        for _ in range(3):
+            await in_process.until_status(await in_process.create(), "NEW")
+            assert reads.call_count == 2
+        await limit_age(in_process, 60_000)
+        for _ in range(2):
+            await in_process.until_status(await in_process.create(), "NEW")
+            assert reads.call_count == 4
 
 
 async def test_a_replace_that_a_control_refuses_is_dropped(urls: Urls) -> None:

@@ -20,7 +20,7 @@ from trading_intents.errors import PlatformError
 from trading_intents.ids import id_text_maker
 from trading_intents.intents.model import Cancel, Command, Create, Spec, Submission
 from trading_intents.intents.writing.batch import Receipt
-from trading_intents.intents.writing.state.batch_state import BatchDependencies
+from trading_intents.intents.writing.state import BatchDependencies
 from trading_intents.intents.writing.statements import LOCK_LIMIT_SECONDS
 from trading_intents.intents.writing.writer import Writer
 from trading_intents.prices.model import PriceRules

@@ -15,10 +15,10 @@ from tests.conftest import Urls
 from tests.intents.http_client import Tables
 from tests.intents.in_process_writer import InProcessWriter, codes, open_in_process_writer
 from tests.intents.writer_checks import CHANGES, creates_of, whole
+from trading_intents.controls import rules, store
 from trading_intents.controls.limits.state.losses import DailyBaseline, baseline_rows
 from trading_intents.controls.limits.state.tracking import LimitedSubject, LimitTracking
 from trading_intents.errors import ControlRejected
-from trading_intents.intents.writing import statements
 from trading_intents.storage.pipeline import Statement
 
 LIMITS = {
@@ -67,8 +67,8 @@ async def set_limits(local: InProcessWriter, **changed: Any) -> None:
 async def test_rules_that_have_not_changed_are_not_read_again(
     local: InProcessWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reads = Mock(side_effect=statements.read_rules)
-    monkeypatch.setattr(statements, "read_rules", reads)
+    reads = Mock(side_effect=store.read_rules)
+    monkeypatch.setattr(rules, "read_rules", reads)
     for _ in range(3):
         assert (
             codes(await local.submit_all([local.create(each) for each in local.accounts]))
@@ -96,13 +96,14 @@ async def test_a_tenants_change_costs_its_neighbour_no_read(
         )
     for _ in range(3):
         assert codes(await local.submit_all([neighbour, changing])) == ["recorded"] * 2
-    reads = Mock(side_effect=statements.read_rules)
-    monkeypatch.setattr(statements, "read_rules", reads)
+    reads = Mock(side_effect=store.read_rules)
+    monkeypatch.setattr(rules, "read_rules", reads)
     for _ in range(3):
         change = "UPDATE organizations SET disabled = NOT disabled WHERE id = $1::text::uuid"
         await local.owner.execute(change, changing.organization_id)
         assert codes([await local.submit(changing), await local.submit(neighbour)])[1] == "recorded"
-    assert [set(call.args[0]) for call in reads.call_args_list] == [{changing.organization_id}] * 3
+    read = [{each.organization_id for each in call.args[0]} for call in reads.call_args_list]
+    assert read == [{changing.organization_id}] * 3
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=[change.split(" (")[0][:60] for change in CHANGES])

@@ -1,4 +1,4 @@
-"""decide(): a pure rule. By table in the order of its checks, and for any state that can be made
+"""decide() and judge(): pure rules. By table in the order of its checks, and for any state that can be made
 up."""
 
 import itertools
@@ -17,18 +17,20 @@ from tests.installed.remote_broker import CAPABILITIES as REMOTE
 from tests.property_sizes import examples
 from trading_intents.brokers.paper.model import CAPABILITIES as PAPER
 from trading_intents.brokers.port import Capabilities, LinkedOrders
+from trading_intents.controls.case import Case, judge
 from trading_intents.controls.model import Controls, StandingHalt, Switch, TimeRule, evaluate
-from trading_intents.errors import PlatformError
+from trading_intents.controls.rules import AccountState, KeyState, Rules
+from trading_intents.errors import ControlRejected, PlatformError
 from trading_intents.identity.model import Entitlement, Permission
+from trading_intents.intents.deciding.compose import asked_order, purpose_of
 from trading_intents.intents.deciding.decide import decide
 from trading_intents.intents.model import (
     Accepted,
-    AccountState,
     Cancel,
     Close,
     Create,
+    Decision,
     EarlierAction,
-    KeyState,
     KnownOrder,
     LinkedSpec,
     Replace,
@@ -50,6 +52,7 @@ from trading_intents.trading import (
     TimeInForce,
 )
 
+OF_RULES = {"key", "account", "controls", "limited"}
 NOW = datetime(2026, 1, 5, 15, 0, tzinfo=UTC)
 MINE, OTHER, ACCOUNT, INTENT, KEY = (str(uuid4()) for _ in range(5))
 OPEN_STATUSES = (
@@ -136,18 +139,32 @@ def order(**changes: Any) -> KnownOrder:
     return structs.replace(made, **changes)
 
 
+def rules(**changes: Any) -> Rules:
+    made = Rules(key=key(), account=account(), controls=NONE_SET, limited=None)
+    return structs.replace(made, **changes)
+
+
 def state(**changes: Any) -> SubmissionState:
-    return structs.replace(
-        SubmissionState(
-            key=key(),
-            account=account(),
-            broker=PAPER,
-            order=order(),
-            earlier=None,
-            controls=NONE_SET,
-        ),
-        **changes,
+    """Changes of its rules too."""
+    of_rules = {name: changes.pop(name) for name in OF_RULES & changes.keys()}
+    made = SubmissionState(rules=rules(**of_rules), broker=PAPER, order=order(), earlier=None)
+    return structs.replace(made, **changes)
+
+
+def answer(asked: Submission, met: SubmissionState, now: datetime = NOW) -> Decision:
+    """As the writer does: the controls are judged last."""
+    decided = decide(asked, met, now)
+    if not isinstance(decided, Accepted):
+        return decided
+    case = Case(
+        purpose=purpose_of(decided, asked.halt_id),
+        controls=met.rules.controls,
+        now=now,
+        symbol=decided.symbol,
+        asked=asked_order(decided, met.order),
     )
+    triggered = judge(case)
+    return ControlRejected(triggered) if triggered else decided
 
 
 LIVE = {
@@ -221,15 +238,15 @@ def test_the_first_error_is_answered(
     code: str, commands: tuple[Any, ...], changes: dict[str, Any]
 ) -> None:
     for command in commands:
-        refusal = decide(
-            submission(command, idempotency_key="k", body_digest="mine"), state(**changes), NOW
+        refusal = answer(
+            submission(command, idempotency_key="k", body_digest="mine"), state(**changes)
         )
         assert isinstance(refusal, PlatformError), command
         assert refusal.code == code, command
 
 
 def test_a_create_is_completed_by_its_defaults() -> None:
-    made = decide(submission(CREATE, client_reference_id="r"), state(order=None), NOW)
+    made = answer(submission(CREATE, client_reference_id="r"), state(order=None))
     spec = structs.replace(LIMIT, time_in_force=TimeInForce.DAY)
     assert made == Accepted(
         action_type=ActionType.CREATE,
@@ -283,20 +300,20 @@ def test_a_broker_refuses_legs_that_it_does_not_offer(
     offered: LinkedOrders | None, said: str
 ) -> None:
     met = state(order=None, broker=replace(PAPER, exits=offered))
-    refusal = decide(submission(BRACKET), met, NOW)
+    refusal = answer(submission(BRACKET), met)
     assert isinstance(refusal, PlatformError)
     assert refusal.code == "validation_failed"
     assert "/command/payload/exits" in str(refusal)
     assert said in str(refusal)
     assert isinstance(
-        decide(submission(CREATE), state(order=None, broker=replace(PAPER, exits=offered)), NOW),
+        answer(submission(CREATE), state(order=None, broker=replace(PAPER, exits=offered))),
         Accepted,
     )
 
 
 def test_a_broker_with_one_time_in_force_takes_a_group_that_has_one() -> None:
     broker = replace(PAPER, exits=replace(BUYS, one_time_in_force=True))
-    made = decide(
+    made = answer(
         submission(structs.replace(BRACKET, spec=KEPT)), state(order=None, broker=broker), NOW
     )
     assert isinstance(made, Accepted)
@@ -305,7 +322,7 @@ def test_a_broker_with_one_time_in_force_takes_a_group_that_has_one() -> None:
 
 def test_a_replace_is_completed_by_the_order() -> None:
     spec = structs.replace(LIMIT, quantity="11")
-    made = decide(submission(Replace(INTENT, spec)), state(), NOW)
+    made = answer(submission(Replace(INTENT, spec)), state())
     kept = structs.replace(spec, time_in_force=TimeInForce.GOOD_TILL_CANCEL)
     assert made == Accepted(
         action_type=ActionType.REPLACE,
@@ -318,7 +335,7 @@ def test_a_replace_is_completed_by_the_order() -> None:
 
 
 def test_a_cancel_repeats_the_order() -> None:
-    made = decide(submission(CANCEL), state(), NOW)
+    made = answer(submission(CANCEL), state())
     assert made == Accepted(
         action_type=ActionType.CANCEL,
         symbol=AAPL,
@@ -332,7 +349,7 @@ def test_a_cancel_repeats_the_order() -> None:
 def test_a_cancel_needs_no_broker_plan_credential_or_control() -> None:
     off = account(environment=Environment.LIVE, broker="remote", disabled=True)
     bare = {"broker": None, "controls": OFF} | LIVE | {"account": off}
-    assert isinstance(decide(submission(CANCEL), state(**bare), NOW), Accepted)
+    assert isinstance(answer(submission(CANCEL), state(**bare)), Accepted)
 
 
 def test_an_earlier_answer_is_given_again_whatever_has_happened_since() -> None:
@@ -351,7 +368,7 @@ def test_an_earlier_answer_is_given_again_whatever_has_happened_since() -> None:
     )
     for command, change in itertools.product(ALL, since):
         asked = submission(command, idempotency_key="k", body_digest="mine")
-        assert decide(asked, state(**is_abandoned | change), NOW) == Replayed(INTENT, 7)
+        assert answer(asked, state(**is_abandoned | change)) == Replayed(INTENT, 7)
 
 
 uuids = st.sampled_from([ACCOUNT, INTENT, UUID(int=0)])
@@ -384,7 +401,7 @@ commands = st.one_of(
     st.builds(Cancel, uuids),
 )
 switches = st.none() | st.builds(Switch, st.booleans(), st.none() | st.text(max_size=5))
-rules = st.none() | st.builds(
+rule_times = st.none() | st.builds(
     TimeRule,
     st.none() | st.times(),
     st.none() | st.times(),
@@ -425,21 +442,25 @@ orders = st.builds(
 )
 states = st.builds(
     SubmissionState,
-    key=st.none() | keys,
-    account=st.none() | accounts,
+    rules=st.builds(
+        Rules,
+        key=st.none() | keys,
+        account=st.none() | accounts,
+        controls=st.builds(
+            Controls,
+            organization_id=organizations,
+            account_id=st.just(ACCOUNT),
+            organization=switches,
+            account=switches,
+            symbol=switches,
+            time=rule_times,
+        ),
+        limited=st.none(),
+    ),
     broker=st.none() | st.sampled_from([PAPER, REMOTE, WITHOUT_REPLACE]),
     order=st.none() | orders,
     earlier=st.none()
     | st.builds(EarlierAction, st.sampled_from(["mine", "other"]), uuids, st.integers(1, 9)),
-    controls=st.builds(
-        Controls,
-        organization_id=organizations,
-        account_id=st.just(ACCOUNT),
-        organization=switches,
-        account=switches,
-        symbol=switches,
-        time=rules,
-    ),
 )
 
 
@@ -454,17 +475,17 @@ def check_answer(command: Any, met: SubmissionState) -> None:
         idempotency_key="k" if met.earlier else None,
         body_digest="mine" if met.earlier else None,
     )
-    made = decide(asked, met, NOW)
+    made = answer(asked, met)
     assert made is not None
     assert sum(isinstance(made, kind) for kind in (Accepted, Replayed, PlatformError)) == 1
     if isinstance(made, PlatformError):
         assert 400 <= made.status < 500 or made.code == "unavailable"
         return
-    assert met.key is not None
-    assert met.account is not None
-    assert not met.key.disabled
-    assert met.key.organization_id == met.account.organization_id
-    assert met.key.environment == met.account.environment
+    assert met.rules.key is not None
+    assert met.rules.account is not None
+    assert not met.rules.key.disabled
+    assert met.rules.key.organization_id == met.rules.account.organization_id
+    assert met.rules.key.environment == met.rules.account.environment
     if isinstance(made, Replayed):
         assert met.earlier is not None
         assert (made.intent_id, made.seq, met.earlier.body_digest) == (
@@ -474,7 +495,7 @@ def check_answer(command: Any, met: SubmissionState) -> None:
         )
         return
     assert met.earlier is None
-    assert not met.account.closed
+    assert not met.rules.account.closed
     assert made.spec.time_in_force is not None
     if not isinstance(command, Create):
         assert met.order is not None
@@ -486,11 +507,11 @@ def check_answer(command: Any, met: SubmissionState) -> None:
         assert met.order.status in OPEN_STATUSES
         assert made.spec.kind is met.order.spec.kind
     if not isinstance(command, Cancel):
-        assert not met.account.disabled
-        assert not evaluate(met.controls, made.symbol, NOW)
-        if met.account.environment is Environment.LIVE:
-            assert Entitlement.TRADING_LIVE in met.key.entitlements
-    assert decide(asked, met, NOW) == made, "the same question has the same answer"
+        assert not met.rules.account.disabled
+        assert not evaluate(met.rules.controls, made.symbol, NOW)
+        if met.rules.account.environment is Environment.LIVE:
+            assert Entitlement.TRADING_LIVE in met.rules.key.entitlements
+    assert answer(asked, met) == made, "the same question has the same answer"
 
 
 @settings(max_examples=examples(200))
@@ -507,14 +528,15 @@ def test_a_cancel_of_an_open_order_is_always_taken(
     """By a key that may; whatever the controls, the plan, the broker or the account's switch
     say."""
     kept = (
-        structs.replace(met.account, organization_id=MINE, closed=False)
-        if met.account
+        structs.replace(met.rules.account, organization_id=MINE, closed=False)
+        if met.rules.account
         else account()
     )
     allowed = key(environment=kept.environment, entitlements=plan)
     open_order = order(status=status, cancel_requested=cancelled, replace_pending=replaced)
-    met = structs.replace(met, key=allowed, account=kept, order=open_order, earlier=None)
-    made = decide(submission(CANCEL), met, NOW)
+    changed = structs.replace(met.rules, key=allowed, account=kept)
+    met = structs.replace(met, rules=changed, order=open_order, earlier=None)
+    made = answer(submission(CANCEL), met)
     assert isinstance(made, Accepted)
     assert made.spec == open_order.spec
 
@@ -522,10 +544,10 @@ def test_a_cancel_of_an_open_order_is_always_taken(
 def test_a_window_is_judged_at_the_moment_that_is_given() -> None:
     window = structs.replace(NONE_SET, time=TimeRule(time(9), time(15)))
     assert isinstance(
-        decide(submission(CREATE), state(controls=window), NOW.replace(hour=14, minute=59)),
+        answer(submission(CREATE), state(controls=window), NOW.replace(hour=14, minute=59)),
         Accepted,
     )
-    refused = decide(submission(CREATE), state(controls=window), NOW)
+    refused = answer(submission(CREATE), state(controls=window))
     assert isinstance(refused, PlatformError)
     assert refused.code == "control_rejected"
 
@@ -536,32 +558,33 @@ def test_a_close_on_a_live_account_takes_the_plan_as_a_create_does() -> None:
         "account": account(environment=Environment.LIVE),
     }
     held = Holding(Decimal(3), Decimal(0), Decimal(0), 0, False)
-    state = structs.replace(
-        SubmissionState(
-            key=None, account=None, broker=PAPER, order=None, earlier=None, controls=NONE_SET
-        ),
-        holding=held,
-        **live,
-    )
+    met = state(order=None, holding=held, **live)
     close = submission(Close(AAPL))
-    assert getattr(decide(close, state, NOW), "code", None) == "entitlement_required"
+    assert getattr(answer(close, met), "code", None) == "entitlement_required"
     planned = structs.replace(live["key"], entitlements=frozenset({Entitlement.TRADING_LIVE}))
-    made = decide(close, structs.replace(state, key=planned), NOW)
+    made = answer(close, state(order=None, holding=held, **live | {"key": planned}))
     assert isinstance(made, Accepted)
     assert (made.side, made.spec.quantity, made.closes) == (OrderSide.SELL, "3", True)
 
 
 def test_a_halt_that_is_over_appends_nothing() -> None:
-    state = SubmissionState(
-        key=None,
-        account=account(),
-        broker=PAPER,
-        order=None,
-        earlier=None,
-        controls=NONE_SET,
-        holding=Holding(Decimal(1), Decimal(0), Decimal(0), 0, False),
-    )
+    held = Holding(Decimal(1), Decimal(0), Decimal(0), 0, False)
+    none = {"key": None, "order": None, "holding": held}
     close = submission(Close(AAPL, Decimal(1), 1), key_id=None, halt_id="h")
-    assert getattr(decide(close, state, NOW), "code", None) == "not_halted"
+    assert getattr(answer(close, state(**none)), "code", None) == "not_halted"
     halted = structs.replace(NONE_SET, account_halt=StandingHalt("h", "x"), account=Switch(True))
-    assert isinstance(decide(close, structs.replace(state, controls=halted), NOW), Accepted)
+    assert isinstance(answer(close, state(controls=halted, **none)), Accepted)
+    shut = structs.replace(halted, time=TimeRule(time(9), time(15)))
+    assert getattr(answer(close, state(controls=shut, **none)), "code", None) == "control_rejected"
+
+
+def test_a_close_of_a_caller_passes_halts_and_no_other_control() -> None:
+    held = Holding(Decimal(1), Decimal(0), Decimal(0), 0, False)
+    halted = structs.replace(
+        NONE_SET, account_halt=StandingHalt("h", "x"), organization_halt=StandingHalt("i", "y")
+    )
+    for controls, expected in ((halted, Accepted), (OFF, ControlRejected)):
+        met = state(order=None, holding=held, controls=controls)
+        assert isinstance(answer(submission(Close(AAPL)), met), expected)
+    refused = answer(submission(CREATE), state(controls=halted))
+    assert getattr(refused, "reasons", None) == ("organization_halted", "account_halted")

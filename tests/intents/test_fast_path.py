@@ -147,7 +147,7 @@ OUTCOMES: dict[str, SubmitOutcome | None] = {
     "replayed": REPLAYED,
     "no room": None,
     "controls": ControlRejected(
-        [Triggered(Reason.MAX_ORDER_QUANTITY, {"Organization": "o"}, "too many")], ["x"]
+        [Triggered(Reason.MAX_ORDER_QUANTITY, {"Organization": "o"}, "too many")]
     ),
     "closed": IntentClosed(),
     "database away": Unavailable("away"),

@@ -25,7 +25,7 @@ from trading_intents.ids import id_text_maker
 from trading_intents.intents.model import Submission
 from trading_intents.intents.writing import lock_waits
 from trading_intents.intents.writing.queue import PendingSubmission
-from trading_intents.intents.writing.state.batch_state import BatchDependencies
+from trading_intents.intents.writing.state import BatchDependencies
 from trading_intents.intents.writing.statements import LOCK_LIMIT_SECONDS
 from trading_intents.intents.writing.system import PlatformActions
 from trading_intents.secret import Secret

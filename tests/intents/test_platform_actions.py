@@ -19,7 +19,7 @@ from trading_intents.errors import OutcomeUnknown
 from trading_intents.ids import id_text_maker
 from trading_intents.intents.model import Cancel, Submission
 from trading_intents.intents.writing import system
-from trading_intents.intents.writing.state.batch_state import BatchDependencies
+from trading_intents.intents.writing.state import BatchDependencies
 from trading_intents.intents.writing.statements import WAIT
 from trading_intents.intents.writing.system import PlatformActions
 from trading_intents.secret import Secret

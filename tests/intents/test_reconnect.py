@@ -22,7 +22,7 @@ from trading_intents.clock import SystemClock
 from trading_intents.errors import OutcomeUnknown
 from trading_intents.ids import id_text_maker
 from trading_intents.intents.writing import batch as batch_module
-from trading_intents.intents.writing.state.batch_state import BatchDependencies, read_state
+from trading_intents.intents.writing.state import BatchDependencies, read_state
 from trading_intents.intents.writing.system import PlatformActions
 from trading_intents.storage.database import WORKER_ROLE
 from trading_intents.storage.pipeline import Pipeline, Statement

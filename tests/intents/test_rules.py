@@ -23,12 +23,12 @@ from tests.intents.in_process_writer import (
 from tests.intents.writer_checks import CHANGES, TRAP, creates_of, whole
 from tests.kept_connections import make_pipeline
 from trading_intents.clock import SystemClock
+from trading_intents.controls import rules, store
 from trading_intents.ids import id_text_maker
 from trading_intents.intents.model import Submission
 from trading_intents.intents.writing import statements
 from trading_intents.intents.writing.batch import Receipt
-from trading_intents.intents.writing.state import rules
-from trading_intents.intents.writing.state.batch_state import BatchDependencies
+from trading_intents.intents.writing.state import BatchDependencies
 from trading_intents.intents.writing.writer import Writer
 from trading_intents.storage.database import SERVICE_ROLE
 from trading_intents.storage.signals import open_signals
@@ -66,8 +66,8 @@ async def neighbour(local: InProcessWriter, urls: Urls) -> AsyncIterator[Writer]
 @pytest.fixture
 def reads(local: InProcessWriter, monkeypatch: pytest.MonkeyPatch) -> Mock:
     """Called whenever rules are read."""
-    reads = Mock(side_effect=statements.read_rules)
-    monkeypatch.setattr(statements, "read_rules", reads)
+    reads = Mock(side_effect=store.read_rules)
+    monkeypatch.setattr(rules, "read_rules", reads)
     return reads
 
 
@@ -221,7 +221,7 @@ async def test_another_organizations_rules_are_no_concern_of_ours(
 async def test_every_column_that_decides_is_watched(local: InProcessWriter) -> None:
     """Compares the columns that the server finds in the statement with those that it finds in the
     triggers."""
-    read = re.sub(r"\$\d(::\w+)?", r"NULL\1", statements._READ_RULES)
+    read = re.sub(r"\$\d(::\w+)?", r"NULL\1", store._READ_RULES)
     async with local.owner.transaction():
         await local.owner.execute(f"CREATE TEMP VIEW rules (row) AS {read}")
         used = await local.owner.fetch(

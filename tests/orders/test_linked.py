@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.brokers.paper.market import Market, legs, terms
+from tests.brokers.paper.market import Market, legs, named, terms
 from tests.orders.facts import arrived, fill, ours, reported
 from tests.property_sizes import examples
-from trading_intents.brokers.paper.model import PaperOrder, PaperOrderStatus, PaperTerms
-from trading_intents.brokers.port import EventKind
+from trading_intents.brokers.paper.model import PaperOrder, PaperOrderStatus, price_of
+from trading_intents.brokers.port import EventKind, OrderTicket
 from trading_intents.orders.facts import Fact, FactKind, event_fact
 from trading_intents.orders.linked import OrderInputs, derive_group, uncovered
 from trading_intents.orders.model import (
@@ -67,10 +67,10 @@ class Play:
         asked = terms(entry)
         with_legs = legs(linked, asked)
         self.market.quote(self.quote())
-        self.market.book.submit("c1", asked, self.market.now, legs=with_legs)
+        self.market.book.submit(named(asked, "c1", legs=with_legs), self.market.now)
         orders = [
             ("c1", asked, None),
-            *((leg.client_order_id, leg.terms, leg.leg) for leg in with_legs),
+            *((leg.client_order_id, leg, leg.leg) for leg in with_legs),
         ]
         for number, (name, made, leg) in enumerate(orders, start=1):
             self.versions[number] = [
@@ -89,7 +89,7 @@ class Play:
     def step(self) -> None:
         book = self.market.book
         number = self.chance.choice(list(self.versions))
-        order = book.orders.get(number)
+        order = self.market.find(number)
         match self.chance.choices(("quote", "later", "cancel", "replace"), (20, 6, 2, 4))[0]:
             case "quote":
                 # A command may overtake it.
@@ -107,9 +107,17 @@ class Play:
         """As the platform asks for it: with the quantity that it shows, if it shows one."""
         shown = self.views()[number - 1].quantity or self.versions[number][0].quantity
         priced = "stop_price" if order.limit_price is None else "limit_price"
-        price = order.price and order.price + self.chance.choice((-1, 1))
-        asked = replace(terms_of_paper(order), **{"quantity": shown, priced: price})
+        price = price_of(order)
+        price = price and price + self.chance.choice((-1, 1))
+        changes = {"quantity": shown, priced: price}
         name = f"r{len(self.market.book.events)}"
+        asked = OrderTicket(
+            client_order_id=name,
+            symbol=order.symbol,
+            side=order.side,
+            kind=order.kind,
+            **(terms_of(order) | changes),
+        )
         self.versions[number].append(
             OrderVersion(
                 seq=10 * len(self.versions[number]) + number,
@@ -117,11 +125,13 @@ class Play:
                 **terms_of(asked),
             )
         )
-        self.market.book.replace(order, name, asked, self.market.now)
+        self.market.book.replace(order, asked, self.market.now)
 
     def facts(self, number: int) -> list[Fact]:
         return arrived(
-            event_fact(each.event, 0) for each in self.market.book.events if each.order == number
+            event_fact(each.event, 0)
+            for each in self.market.book.events
+            if self.market.number_of(each.order) == number
         )
 
     def views(self, shuffled: bool = False) -> list[OrderView]:
@@ -140,15 +150,11 @@ class Play:
         return derive_group(inputs)
 
 
-def terms_of_paper(order: PaperOrder) -> PaperTerms:
-    return PaperTerms(symbol=order.symbol, side=order.side, kind=order.kind, **terms_of(order))
-
-
 def check(play: Play) -> None:
     views = play.views()
     assert play.views(shuffled=True) == views
     for number, view in enumerate(views, start=1):
-        order = play.market.book.orders.get(number)
+        order = play.market.find(number)
         if order is None:  # the venue refused the entry
             assert (view.status, view.reason) == ("REJECTED", "entry_rejected")
             continue

@@ -161,7 +161,7 @@ def test_orders_that_waited_in_a_restored_backup_expire_and_are_not_sent(
         eventually(all_expired, RESTORED_SECONDS)
         assert {order["reason"] for order in account.orders()} == {"stale"}
         assert {order["intent_id"] for order in account.orders()} == placed
-        assert tables.value("SELECT count(*) FROM paper_orders") == 0
+        assert tables.value("SELECT count(*) FROM paper_journal") == 0
         renewed = "SELECT count(*) FROM stream_epoch_renewals JOIN stream_epoch USING (epoch)"
         assert tables.value(renewed) == 1
         standing = tables.fetch("SELECT * FROM halts WHERE resumed_at IS NULL")

@@ -15,7 +15,7 @@ MADE_UP = {
         DROP INDEX refusals_by_age;
         CREATE POLICY own ON balances TO ti_owner USING (true);
         ALTER POLICY worker ON positions USING (account_id IS NOT NULL);
-        DROP POLICY worker ON paper_events;
+        DROP POLICY worker ON paper_working;
         DROP TRIGGER rules_gone ON accounts;
         LOCK TABLE halts IN ACCESS EXCLUSIVE MODE;
         LOCK TABLE halt_closings IN SHARE ROW EXCLUSIVE MODE;

@@ -13,6 +13,8 @@ from tests.stream.client import Client
 from tests.tenants import Tenants
 from trading_intents.ids import OrganizationId
 from trading_intents.secret import Secret
+from trading_intents.storage.database import Pool, Tx
+from trading_intents.stream.log import LoggedEvent, read_after
 from trading_intents.stream.model import Event, EventType
 from trading_intents.trading import Environment
 
@@ -49,6 +51,13 @@ def event(
         symbol="AAPL",
         payload=payload,
     )
+
+
+async def read_page(
+    reader: Tx | Pool, organization_id: OrganizationId, after: int, limit: int
+) -> list[LoggedEvent]:
+    _, pages = await read_after(reader, {organization_id: after}, limit)
+    return pages.get(organization_id, [])
 
 
 @pytest.fixture(scope="session")

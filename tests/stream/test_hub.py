@@ -13,7 +13,7 @@ import pytest
 from tests.stream.follow import ApiOnlyPlatform, Reader, numbered
 from trading_intents.errors import CursorExpired, LimitReached, Unauthorized, Unavailable
 from trading_intents.ids import OrganizationId
-from trading_intents.storage.database import Database, Pool, Tx
+from trading_intents.storage.database import Database, Pool, Row, Tx
 from trading_intents.stream.hub import STUCK_SECONDS
 from trading_intents.stream.log import renew_epoch
 from trading_intents.stream.model import Event
@@ -276,11 +276,18 @@ class FlakyPool:
 
     @contextlib.asynccontextmanager
     async def transaction(self, *args: Any, **kwargs: Any) -> AsyncIterator[Tx]:
+        self._check()
+        async with self._pool.transaction(*args, **kwargs) as tx:
+            yield tx
+
+    async def fetch(self, *args: Any) -> list[Row]:
+        self._check()
+        return await self._pool.fetch(*args)
+
+    def _check(self) -> None:
         if self.away:
             self.refused.set()
             raise Unavailable("the database is away")
-        async with self._pool.transaction(*args, **kwargs) as tx:
-            yield tx
 
 
 async def test_streams_outlast_a_database_that_is_away(

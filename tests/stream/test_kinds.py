@@ -9,13 +9,13 @@ import pytest
 
 from tests.intents.http_client import Tables, TradingClient, create, limit, pointers
 from tests.stream.client import ACTION, BALANCE, HALT, POSITION, Client, kind_of
-from tests.stream.conftest import OpenClient
+from tests.stream.conftest import OpenClient, read_page
 from tests.stream.sse_reader import LIMIT_SECONDS, following
 from tests.tenants import Tenants
 from tests.waiting import eventually
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Database
-from trading_intents.stream.log import append, read_after
+from trading_intents.stream.log import append
 from trading_intents.stream.model import Event, EventType, make_payload
 from trading_intents.stream.subscription_filter import EventPage, Subscription, SubscriptionFilter
 from trading_intents.trading import Environment
@@ -203,7 +203,7 @@ async def test_a_page_keeps_the_organizations_events_in_their_order(
     ]
     async with database.worker.transaction() as tx:
         await append(tx, events)
-        page = EventPage(await read_after(tx, organization, organization, 0, 10))
+        page = EventPage(await read_page(tx, organization, 0, 10))
 
     def seqs(*scopes: UUID | None) -> list[int]:
         wanted = [Subscription(scope, None, frozenset({EventType.HALT}), None) for scope in scopes]

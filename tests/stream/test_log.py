@@ -11,11 +11,13 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from tests.stream.conftest import event
+from tests.conftest import Urls
+from tests.proxy import Verdict, proxied
+from tests.stream.conftest import event, read_page
 from trading_intents.errors import InvalidCursor
 from trading_intents.ids import OrganizationId
 from trading_intents.secret import Secret
-from trading_intents.storage.database import Database, Row, Tx, open_database
+from trading_intents.storage.database import Database, Row, Tx, open_database, open_pool
 from trading_intents.stream.log import (
     Cursor,
     LoggedEvent,
@@ -54,13 +56,12 @@ async def test_events_are_numbered_in_their_order_for_each_organization(
 
 def payload_of(logged: LoggedEvent) -> bytes:
     """The message without the cursor that reading adds."""
-    return logged.message.data.removesuffix(cursor_field(make_cursor(EPOCH, logged.seq)))
+    return logged.message.data[: -len(cursor_field(GOOD))]
 
 
 async def payloads(tx: Tx, organization_id: OrganizationId) -> list[tuple[int, bytes]]:
     return [
-        (logged.seq, payload_of(logged))
-        for logged in await read_after(tx, EPOCH, organization_id, 0, PAGE)
+        (logged.seq, payload_of(logged)) for logged in await read_page(tx, organization_id, 0, PAGE)
     ]
 
 
@@ -72,9 +73,9 @@ async def test_a_reader_can_see_that_events_are_kept_no_longer(
         await append(tx, [event(one) for _ in range(10)])
     await owner.execute("DELETE FROM stream_events WHERE seq <= 5")
     async with database.worker.transaction() as tx:
-        assert [e.seq for e in await read_after(tx, EPOCH, one, 3, 4)] == [6, 7]
-        assert [e.seq for e in await read_after(tx, EPOCH, one, 5, 4)] == [6, 7, 8, 9]
-        assert (await read_after(tx, EPOCH, one, 0, 4), (await read_head(tx, one))[1]) == ([], 10)
+        assert [e.seq for e in await read_page(tx, one, 3, 4)] == [6, 7]
+        assert [e.seq for e in await read_page(tx, one, 5, 4)] == [6, 7, 8, 9]
+        assert (await read_page(tx, one, 0, 4), (await read_head(tx, one))[1]) == ([], 10)
 
 
 async def test_an_event_is_read_as_it_was_appended(
@@ -94,7 +95,7 @@ async def test_an_event_is_read_as_it_was_appended(
     ]
     async with database.worker.transaction() as tx:
         await append(tx, events)
-        found = await read_after(tx, EPOCH, organizations[0], 0, PAGE)
+        found = await read_page(tx, organizations[0], 0, PAGE)
     assert [(str(e.account_id), e.environment, e.kind, e.symbol, payload_of(e)) for e in found] == [
         (e.account_id, e.environment, e.kind, e.symbol, e.payload) for e in events
     ]
@@ -120,8 +121,8 @@ async def test_a_page_ends_at_its_limit_and_goes_on_after_a_seq(
     one = organizations[0]
     async with database.worker.transaction() as tx:
         await append(tx, [event(one) for _ in range(10)])
-        assert [e.seq for e in await read_after(tx, EPOCH, one, 3, 4)] == [4, 5, 6, 7]
-        assert await read_after(tx, EPOCH, one, 10, 4) == []
+        assert [e.seq for e in await read_page(tx, one, 3, 4)] == [4, 5, 6, 7]
+        assert await read_page(tx, one, 10, 4) == []
 
 
 async def test_followers_see_every_event_of_many_writers_in_order(
@@ -148,7 +149,7 @@ async def test_followers_see_every_event_of_many_writers_in_order(
         while True:
             finished = done.is_set()
             async with database.worker.transaction(read_only=True) as tx:
-                events = await read_after(tx, EPOCH, organization, last, PAGE)
+                events = await read_page(tx, organization, last, PAGE)
             assert [e.seq for e in events] == list(range(last + 1, last + len(events) + 1))
             seen[organization] += [payload_of(e) for e in events]
             last += len(events)
@@ -177,6 +178,83 @@ async def upkeep(database: Database) -> None:
         await make_partitions(tx)
 
 
+async def test_the_hub_reads_what_is_new_in_one_round_trip(
+    urls: Urls, database: Database, organizations: list[OrganizationId], metrics: Metrics
+) -> None:
+    one, other, _, stranger = organizations
+    sent: list[bytes] = []
+
+    def look(data: bytes) -> Verdict:
+        sent.append(data)
+        return Verdict.PASS
+
+    with proxied(urls.login, look) as (_, url):
+        async with open_pool(url, "ti_service", 1, metrics) as pool:
+            await read_after(pool, {one: 0}, PAGE)  # which prepares the statement
+            async with database.worker.transaction() as tx:
+                await append(tx, [event(one), event(other), event(stranger), event(one)])
+            sent.clear()
+            epoch, pages = await read_after(pool, {one: 0, other: 0}, PAGE, 16)
+            assert len(sent) == 1
+            async with pool.session() as connection:
+                left = "SELECT current_setting('trading_intents.organizations', true)"
+                assert not await connection.fetchval(left), "what it named is named no longer"
+                assert await connection.fetch("SELECT FROM stream_events") == []
+                assert await connection.fetch("SELECT FROM stream_heads") == []
+    async with database.worker.transaction() as tx:
+        assert epoch == await read_epoch(tx)
+    assert {each: [e.seq for e in page] for each, page in pages.items()} == {
+        one: [1, 2],
+        other: [1],
+    }
+
+
+async def test_outside_a_transaction_the_policies_still_hide_other_tenants(
+    database: Database, organizations: list[OrganizationId]
+) -> None:
+    one, stranger, *_ = organizations
+    async with database.worker.transaction() as tx:
+        await append(tx, [event(one), event(stranger)])
+    query = """
+        WITH named AS MATERIALIZED (
+            SELECT id FROM unnest(
+                set_config('trading_intents.organizations', $1::uuid[]::text, true)::uuid[]
+            ) AS id
+        )
+        SELECT organization_id FROM named, LATERAL (
+            SELECT organization_id FROM {table} WHERE organization_id IN (id, $2) OFFSET 0
+        ) AS found
+    """
+    for table in ("stream_events", "stream_heads"):
+        rows = await database.stream.fetch(query.format(table=table), [one], stranger)
+        assert [row["organization_id"] for row in rows] == [one]
+
+
+async def test_few_organizations_are_read_at_a_time_the_first_first(
+    database: Database, organizations: list[OrganizationId]
+) -> None:
+    async with database.worker.transaction() as tx:
+        await append(tx, [event(each) for each in organizations])
+    after = dict.fromkeys(reversed(organizations), 0)
+    _, pages = await read_after(database.stream, after, PAGE, 3)
+    assert list(pages) == list(after)[:3]
+    after[organizations[3]] = 1
+    _, pages = await read_after(database.stream, after, PAGE, 3)
+    assert list(pages) == list(after)[1:]
+
+
+async def test_an_organization_whose_events_are_gone_has_an_empty_page(
+    database: Database, organizations: list[OrganizationId], owner: asyncpg.Connection
+) -> None:
+    one = organizations[0]
+    async with database.worker.transaction() as tx:
+        await append(tx, [event(one)])
+    await owner.execute("DELETE FROM stream_events")
+    assert (await read_after(database.stream, {one: 0}, PAGE))[1] == {one: []}
+    assert (await read_after(database.stream, {one: 1}, PAGE))[1] == {}
+    assert (await read_after(database.stream, {}, PAGE))[1] == {}
+
+
 async def test_the_service_appends_and_reads_for_its_organizations_only(
     database: Database, organizations: list[OrganizationId]
 ) -> None:
@@ -189,8 +267,9 @@ async def test_the_service_appends_and_reads_for_its_organizations_only(
     async with database.service.transaction([one]) as tx:
         assert [(await read_head(tx, organization))[1] for organization in (one, other)] == [1, 0]
         assert await tx.fetchval("SELECT count(*) FROM stream_heads") == 1
-        assert [event.seq for event in await read_after(tx, EPOCH, one, 0, 10)] == [1]
-        assert await read_after(tx, EPOCH, other, 0, 10) == []
+        assert [event.seq for event in await read_page(tx, one, 0, 10)] == [1]
+        query = "SELECT FROM stream_events WHERE organization_id = $1"
+        assert await tx.fetch(query, other) == []
         assert await tx.fetchval("SELECT count(*) FROM stream_events") == 1
     async with database.service.transaction() as tx:
         assert await tx.fetchval("SELECT count(*) FROM stream_heads") == 0
@@ -272,7 +351,7 @@ def test_what_is_no_cursor_is_refused(text: str) -> None:
 
 
 class Explaining:
-    """Answers a query with nothing and keeps its plan."""
+    """Keeps the plan of a query."""
 
     def __init__(self, tx: Tx) -> None:
         self._tx = tx
@@ -282,7 +361,7 @@ class Explaining:
         self.plan = "\n".join(
             row["QUERY PLAN"] for row in await self._tx.fetch(f"EXPLAIN {query}", *args)
         )
-        return []
+        return await self._tx.fetch(query, *args)
 
 
 @pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])
@@ -310,14 +389,17 @@ async def test_a_reader_finds_its_start_by_the_index_in_every_partition(
         """,
         organizations,
     )
+    await owner.execute(
+        "INSERT INTO stream_heads SELECT id, 10000 FROM unnest($1::uuid[]) AS id", organizations
+    )
     if analyzed:
         await owner.execute("ANALYZE stream_events")
     async with database.worker.transaction() as tx:
         await tx.execute(f"SET LOCAL plan_cache_mode = {mode}")
         explaining = Explaining(tx)
-        await read_after(explaining, EPOCH, organizations[1], 9_000, 500)  # type: ignore[arg-type] # it only fetches
+        await read_page(explaining, organizations[1], 9_000, 500)  # type: ignore[arg-type] # it only fetches
         assert explaining.plan.count("_pkey") >= 9, explaining.plan
         assert "Seq Scan on stream_events_2020" not in explaining.plan
-        found = await read_after(tx, EPOCH, organizations[1], 1_000, 500)
-        assert await read_after(tx, EPOCH, organizations[1], 2**63 - 1, 500) == []
+        found = await read_page(tx, organizations[1], 1_000, 500)
+        assert await read_page(tx, organizations[1], 2**63 - 1, 500) == []
     assert [e.seq for e in found] == list(range(1_001, 1_501))

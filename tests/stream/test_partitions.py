@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 
 from tests.conftest import Urls
-from tests.stream.conftest import event
+from tests.stream.conftest import event, read_page
 from tests.waiting import COUNT_BLOCKED, eventually_async
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Database
@@ -16,7 +16,6 @@ from trading_intents.stream.log import (
     append,
     drop_partitions,
     make_partitions,
-    read_after,
 )
 
 ADD_PARTITION = """
@@ -125,7 +124,7 @@ async def test_events_come_and_are_read_while_upkeep_is_late(
         await append(tx, [event(one)])
     await put(owner, one, 3, 1)
     async with database.worker.transaction() as tx:
-        assert [e.seq for e in await read_after(tx, one, one, 0, 10)] == [1, 2, 3]
+        assert [e.seq for e in await read_page(tx, one, 0, 10)] == [1, 2, 3]
 
 
 async def test_events_are_dropped_after_seven_days_and_not_before(

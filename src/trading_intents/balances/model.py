@@ -14,6 +14,7 @@ from trading_intents.ids import OrganizationId
 from trading_intents.stream.model import Event, EventType, make_payload
 from trading_intents.trading import Environment, FrozenStruct, maybe_text
 
+CASH_PACE_SECONDS = 1.0  # of a change of cash: each fill of a wave is one
 PACE_SECONDS = 5.0
 PRICES_PACE_SECONDS = 30.0  # of a change by prices alone
 
@@ -98,9 +99,10 @@ def balance_event(record: AccountBalance) -> Event:
 
 @dataclass(slots=True)
 class BalancePacer:
-    """Says which of the balances that a session hears are recorded: one with other cash at once,
-    another equity alone when the last record is `PRICES_PACE_SECONDS` old, any other change when it
-    is `PACE_SECONDS` old, and nothing that changes nothing. `recorded` is the last record."""
+    """Says which of the balances that a session hears are recorded: one with other cash when the
+    last record is `CASH_PACE_SECONDS` old, another equity alone when it is `PRICES_PACE_SECONDS`
+    old, any other change when it is `PACE_SECONDS` old, and nothing that changes nothing.
+    `recorded` is the last record."""
 
     recorded: BrokerBalance | None = None
     _recorded_seconds: float | None = None
@@ -116,11 +118,7 @@ class BalancePacer:
         if held is None or (self.recorded is not None and is_same(held, self.recorded)):
             self._held = None
             return None
-        is_same_cash = self.recorded and (held.currency, held.cash) == (
-            self.recorded.currency,
-            self.recorded.cash,
-        )
-        if is_same_cash and self.wait_seconds(now_seconds):
+        if self.wait_seconds(now_seconds):
             return None
         self.recorded = held
         self._recorded_seconds = now_seconds
@@ -133,11 +131,17 @@ class BalancePacer:
             return None
         if self._recorded_seconds is None or self.recorded is None:
             return 0.0
-        is_by_prices = self.recorded.equity is not None and is_same(
-            replace(self._held, equity=None), replace(self.recorded, equity=None)
-        )
-        pace_seconds = PRICES_PACE_SECONDS if is_by_prices else PACE_SECONDS
-        return max(0.0, self._recorded_seconds + pace_seconds - now_seconds)
+        due_seconds = self._recorded_seconds + _pace_seconds(self.recorded, self._held)
+        return max(0.0, due_seconds - now_seconds)
+
+
+def _pace_seconds(recorded: BrokerBalance, held: BrokerBalance) -> float:
+    if (held.currency, held.cash) != (recorded.currency, recorded.cash):
+        return CASH_PACE_SECONDS
+    is_by_prices = recorded.equity is not None and is_same(
+        replace(held, equity=None), replace(recorded, equity=None)
+    )
+    return PRICES_PACE_SECONDS if is_by_prices else PACE_SECONDS
 
 
 def is_same(one: BrokerBalance, other: BrokerBalance) -> bool:

@@ -73,7 +73,7 @@ class EventKind(StrEnum):
     FEE = "FEE"
 
 
-class LegTicket(VersionTerms, kw_only=True):
+class LegTicket(VersionTerms, kw_only=True, omit_defaults=True):
     """An order that the broker links to the one it is sent with."""
 
     leg: Leg
@@ -83,7 +83,7 @@ class LegTicket(VersionTerms, kw_only=True):
     kind: OrderKind
 
 
-class OrderTicket(VersionTerms, kw_only=True):
+class OrderTicket(VersionTerms, kw_only=True, omit_defaults=True):
     """A command as the broker gets it. The adapter checks `not_after` right before it writes, and
     answers NOT_SENT."""
 
@@ -100,7 +100,7 @@ class OrderTicket(VersionTerms, kw_only=True):
     not_after: float | None = None
 
 
-class BrokerEvent(FrozenStruct, kw_only=True):
+class BrokerEvent(FrozenStruct, kw_only=True, omit_defaults=True):
     """One thing that the broker said. `quantity` and `price` are of this execution (POSITION: the
     signed position, and what the broker values a share of it at now; STATUS: of an execution whose
     id is not reported, which ended at

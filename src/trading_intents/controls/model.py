@@ -4,7 +4,7 @@ raises."""
 from collections.abc import Mapping
 from datetime import datetime, time
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from msgspec import UNSET, UnsetType, structs
@@ -54,6 +54,15 @@ class Switch(FrozenStruct):
     reason: str | None = None
 
 
+class Subject(NamedTuple):
+    """Names all that a command is judged by: its account, its caller's key, its symbol."""
+
+    organization_id: str
+    account_id: str
+    key_id: str | None  # None: it is judged by no key's limits
+    symbol: str  # empty: it names none that is known
+
+
 class ControlScope(FrozenStruct):
     """An organization, one of its accounts, or a symbol on an account."""
 
@@ -85,14 +94,22 @@ class Controls(FrozenStruct, kw_only=True):
     time: TimeRule | None = None
     organization_halt: StandingHalt | None = None
     account_halt: StandingHalt | None = None
+    halted_since: bool = False  # a halt has ended since the command was accepted
 
     @property
-    def is_halted(self) -> bool:
-        return self.organization_halt is not None or self.account_halt is not None
+    def organization_scope(self) -> "ScopeAnswer":
+        return {"Organization": self.organization_id}
+
+    @property
+    def account_scope(self) -> "ScopeAnswer":
+        return {"Account": self.account_id}
+
+    def scope_of(self, symbol: Symbol) -> "ScopeAnswer":
+        return {"Symbol": {"account_id": self.account_id, "symbol": symbol}}
 
     def without_halts(self) -> "Controls":
         """The controls of an order that a caller makes to close a position."""
-        return structs.replace(self, organization_halt=None, account_halt=None)
+        return structs.replace(self, organization_halt=None, account_halt=None, halted_since=False)
 
     def window_only(self) -> "Controls":
         """The controls of an order that a halt makes to close a position."""
@@ -178,31 +195,34 @@ def evaluate(controls: Controls, symbol: Symbol | None, now: datetime) -> tuple[
     """Gives every control that refuses, the widest first; without a symbol those of the
     organization and the account."""
     found: list[Triggered] = []
-    scope: ScopeAnswer = {"Organization": controls.organization_id}
     if halt := controls.organization_halt:
         why = f"the organization is halted: {halt.reason}"
-        found.append(Triggered(Reason.ORGANIZATION_HALTED, scope, why))
-    if detail := _disabled("organization", controls.organization):
-        found.append(Triggered(Reason.ORGANIZATION_MANUALLY_DISABLED, scope, detail))
-    scope = {"Account": controls.account_id}
+        found.append(Triggered(Reason.ORGANIZATION_HALTED, controls.organization_scope, why))
+    if why := _disabled("organization", controls.organization):
+        reason = Reason.ORGANIZATION_MANUALLY_DISABLED
+        found.append(Triggered(reason, controls.organization_scope, why))
     if halt := controls.account_halt:
         why = f"the account is halted: {halt.reason}"
-        found.append(Triggered(Reason.ACCOUNT_HALTED, scope, why))
-    if detail := _disabled("account", controls.account):
-        found.append(Triggered(Reason.ACCOUNT_MANUALLY_DISABLED, scope, detail))
+        found.append(Triggered(Reason.ACCOUNT_HALTED, controls.account_scope, why))
+    elif controls.halted_since:
+        why = "a halt has ended since the command was accepted"
+        found.append(Triggered(Reason.ACCOUNT_HALTED, controls.account_scope, why))
+    if why := _disabled("account", controls.account):
+        found.append(Triggered(Reason.ACCOUNT_MANUALLY_DISABLED, controls.account_scope, why))
     if symbol is None:
         return tuple(found)
-    scope = {"Symbol": {"account_id": controls.account_id, "symbol": symbol}}
-    if detail := _disabled("symbol", controls.symbol):
-        found.append(Triggered(Reason.SYMBOL_MANUALLY_DISABLED, scope, detail))
-    if controls.time and (detail := closed_at(controls.time, now)):
-        found.append(Triggered(Reason.OUTSIDE_TRADING_WINDOW, scope, detail))
+    if why := _disabled("symbol", controls.symbol):
+        scope = controls.scope_of(symbol)
+        found.append(Triggered(Reason.SYMBOL_MANUALLY_DISABLED, scope, why))
+    if controls.time and (closed := closed_at(controls.time, now)):
+        found.append(Triggered(Reason.OUTSIDE_TRADING_WINDOW, controls.scope_of(symbol), closed))
     return tuple(found)
 
 
-def _disabled(what: str, switch: Switch | None) -> str | None:
+def _disabled(what: str, switch: Switch | None) -> str:
+    """Empty: it is not."""
     if switch is None or not switch.disabled:
-        return None
+        return ""
     return f"the {what} is disabled" + (f": {switch.reason}" if switch.reason else "")
 
 

@@ -1,62 +1,23 @@
 """Statements of controls, one a function. Never decides."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import TypeVar
-from uuid import UUID
 
 import msgspec
 from msgspec import structs
 
 from trading_intents.accounts.model import AccountId
 from trading_intents.controls import model
-from trading_intents.storage.database import Tx
+from trading_intents.controls.model import Subject
+from trading_intents.storage.database import Tx, pack_array
 from trading_intents.storage.pages import PageRequest, beyond_cursor, direction_of
-from trading_intents.trading import Symbol
+from trading_intents.storage.pipeline import Statement
 
 # An advisory lock with the hash of an organization's id: shared by those who mark sends or append
 # what a halt asks for, exclusive for who starts or ends a halt. Nobody waits for anything but the
 # stream's head while holding it alone.
 HALT_LOCK = 7469030
 
-# For a statement that has `asked (account_id, symbol)`: `Controls` as JSON, NULL of an account that
-# cannot be seen, and its table. Look-ups with LIMIT allow only those by key: joined plainly, the
-# planner trusts the row-level policies to leave few rows and reads whole tables for them.
-CONTROLS = """
-    CASE WHEN a.id IS NOT NULL THEN json_build_object(
-        'organization_id', a.organization_id, 'account_id', a.id,
-        'organization', (
-            SELECT json_build_object('disabled', manually_disabled, 'reason', manual_reason)
-            FROM organization_controls WHERE organization_id = a.organization_id LIMIT 1
-        ),
-        'account', (
-            SELECT json_build_object('disabled', manually_disabled, 'reason', manual_reason)
-            FROM account_controls WHERE account_id = asked.account_id LIMIT 1
-        ),
-        'symbol', (
-            SELECT json_build_object('disabled', manually_disabled, 'reason', manual_reason)
-            FROM symbol_controls WHERE account_id = asked.account_id AND symbol = asked.symbol
-            LIMIT 1
-        ),
-        'time', (
-            SELECT json_build_object(
-                'trading_start', trading_start, 'trading_end', trading_end,
-                'stale_order_millis', stale_order_millis, 'timezone', timezone
-            )
-            FROM symbol_times WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
-        ),
-        'organization_halt', (
-            SELECT json_build_object('id', id, 'reason', reason)
-            FROM halts WHERE scope_id = a.organization_id AND resumed_at IS NULL LIMIT 1
-        ),
-        'account_halt', (
-            SELECT json_build_object('id', id, 'reason', reason)
-            FROM halts WHERE scope_id = asked.account_id AND resumed_at IS NULL LIMIT 1
-        )
-    ) END
-"""
-JOINS = """
-    LEFT JOIN LATERAL (SELECT * FROM accounts WHERE id = asked.account_id LIMIT 1) a ON true
-"""
 Control = TypeVar("Control", model.ManualControl, model.TimeControl)  # fields: the columns
 
 
@@ -70,27 +31,104 @@ def was_halted(order: str, since: str) -> str:
     """
 
 
-# The inner SELECTs hide how many are asked for: seeing it, the server would plan anew each time,
-# which takes longer than the reading.
-READ_MANY = f"""
-    SELECT ({CONTROLS})::text
-    FROM unnest((SELECT $1::uuid[]), (SELECT $2::text[])) WITH ORDINALITY AS asked (account_id,
-        symbol, number) {JOINS}
+# The rules of subjects, in their order: `RulesRow` as JSON. Look-ups with LIMIT allow only those by
+# key: joined plainly, the planner trusts the row-level policies to leave few rows and reads whole
+# tables for them. A key that ever had limits may get others during the day.
+_READ_RULES = """
+    SELECT json_build_object(
+        'version', (
+            SELECT version::text FROM rule_versions
+            WHERE organization_id = asked.organization_id LIMIT 1
+        ),
+        'account', (
+            SELECT json_build_object(
+                'organization_id', organization_id, 'environment', environment, 'broker', broker,
+                'disabled', disabled, 'closed', closed_at IS NOT NULL,
+                'has_credential', has_credential
+            )
+            FROM accounts WHERE id = asked.account_id LIMIT 1
+        ),
+        'key', (
+            SELECT json_build_object(
+                'organization_id', k.organization_id, 'environment', k.environment,
+                'permissions', k.permissions, 'entitlements', g.entitlements,
+                'disabled', k.disabled OR g.disabled, 'expires_at', k.expires_at
+            )
+            FROM (
+                SELECT organization_id, environment, permissions, disabled, expires_at
+                FROM api_keys WHERE id = asked.key_id LIMIT 1
+            ) AS k
+            CROSS JOIN LATERAL (
+                SELECT entitlements, disabled FROM organizations
+                WHERE id = k.organization_id LIMIT 1
+            ) AS g
+        ),
+        'controls', json_build_object(
+            'organization_id', asked.organization_id, 'account_id', asked.account_id,
+            'organization', (
+                SELECT json_build_object('disabled', manually_disabled, 'reason', manual_reason)
+                FROM organization_controls WHERE organization_id = asked.organization_id LIMIT 1
+            ),
+            'account', (
+                SELECT json_build_object('disabled', manually_disabled, 'reason', manual_reason)
+                FROM account_controls WHERE account_id = asked.account_id LIMIT 1
+            ),
+            'symbol', (
+                SELECT json_build_object('disabled', manually_disabled, 'reason', manual_reason)
+                FROM symbol_controls WHERE account_id = asked.account_id AND symbol = asked.symbol
+                LIMIT 1
+            ),
+            'time', (
+                SELECT json_build_object(
+                    'trading_start', trading_start, 'trading_end', trading_end,
+                    'stale_order_millis', stale_order_millis, 'timezone', timezone
+                )
+                FROM symbol_times WHERE account_id = asked.account_id AND symbol = asked.symbol
+                LIMIT 1
+            ),
+            'organization_halt', (
+                SELECT json_build_object('id', id, 'reason', reason) FROM halts
+                WHERE scope_id = asked.organization_id AND resumed_at IS NULL LIMIT 1
+            ),
+            'account_halt', (
+                SELECT json_build_object('id', id, 'reason', reason) FROM halts
+                WHERE scope_id = asked.account_id AND resumed_at IS NULL LIMIT 1
+            )
+        ),
+        'limits', json_build_object(
+            'organization', (
+                SELECT rules FROM trading_limits
+                WHERE owner_id = asked.organization_id AND symbol = '' LIMIT 1
+            ),
+            'account', (
+                SELECT rules FROM trading_limits
+                WHERE owner_id = asked.account_id AND symbol = '' LIMIT 1
+            ),
+            'symbol', (
+                SELECT rules FROM trading_limits
+                WHERE owner_id = asked.account_id AND symbol = nullif(asked.symbol, '') LIMIT 1
+            ),
+            'key', (
+                SELECT coalesce((
+                    SELECT rules FROM trading_limits
+                    WHERE owner_id = asked.key_id AND symbol = '' LIMIT 1
+                ), '{}')
+                FROM key_budgets WHERE key_id = asked.key_id LIMIT 1
+            )
+        )
+    )::text
+    FROM unnest(
+        from_column($1)::uuid[], from_column($2)::uuid[], from_column($3)::uuid[], from_column($4)
+    ) WITH ORDINALITY AS asked (organization_id, account_id, key_id, symbol, number)
     ORDER BY asked.number
-"""  # noqa: S608 - our own constants
+"""
 
 
-async def read_many(
-    tx: Tx, account_ids: Sequence[UUID], symbols: Sequence[str]
-) -> list[model.Controls]:
-    """Reads the controls of each pair, in their order. The transaction must see the accounts."""
-    rows = await tx.fetch(READ_MANY, account_ids, symbols)
-    return [parse_controls(*row.values()) for row in rows]
-
-
-async def read_one(tx: Tx, account_id: UUID, symbol: Symbol | None) -> model.Controls:
-    """Like `read_many`, for one; without a symbol those of the organization and the account."""
-    return (await read_many(tx, [account_id], [symbol or ""]))[0]
+def read_rules(subjects: Collection[Subject]) -> Statement:
+    """Reads what users and operators have set for each: at accepting, at sending and at evaluating
+    there is no other read of it."""
+    rows = [(each.organization_id, each.account_id, each.key_id, each.symbol) for each in subjects]
+    return Statement(_READ_RULES, tuple(map(pack_array, zip(*rows, strict=True))))
 
 
 async def find_switch(tx: Tx, scope: model.ControlScope) -> model.ManualControl | None:
@@ -201,8 +239,3 @@ async def list_symbol_controls(
     query = _LIST_SYMBOLS.format(beyond=beyond, direction=direction_of(page))
     text = await tx.fetchval(query, account_id, page.limit + 1, *after)
     return msgspec.json.decode(text, type=list[model.SymbolControl])
-
-
-def parse_controls(text: str | None) -> model.Controls:
-    assert text is not None, "an account that the transaction cannot see"
-    return msgspec.json.decode(text, type=model.Controls)

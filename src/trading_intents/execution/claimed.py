@@ -6,7 +6,9 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from trading_intents.brokers.port import LegTicket, OrderTicket
-from trading_intents.controls.limits.store import applied_limits
+from trading_intents.controls.case import Case, Purpose
+from trading_intents.controls.limits.model import AskedOrder
+from trading_intents.controls.rules import Rules
 from trading_intents.execution.claims import (
     ACTION_TYPES,
     ClaimedCommand,
@@ -51,13 +53,20 @@ def claimed_row(command: ClaimedCommand, token: UUID) -> ClaimedRow:
 
 
 def send_context(
-    command: ClaimedCommand, client_id: str, max_age_seconds: float, kept_by: str | None
+    command: ClaimedCommand,
+    rules: Rules,
+    client_id: str,
+    max_age_seconds: float,
+    kept_by: str | None,
 ) -> SendContext:
+    assert rules.account is not None
     kind = COMMANDS[command.event_type]
+    ticket = _order_ticket(command, client_id)
     return SendContext(
         command=kind,
         order_id=UUID(command.order_id),
-        ticket=_order_ticket(command, client_id),
+        ticket=ticket,
+        case=_make_case(command, kind, ticket, rules),
         now=command.now,
         age_seconds=command.age_seconds,
         order_status=command.order_status,
@@ -67,14 +76,36 @@ def send_context(
         is_sent=command.is_open if kind is CommandKind.CANCEL else command.sends > 0,
         is_resend=command.is_resend,
         lookups=command.lookups,
-        account_disabled=command.account_disabled,
-        controls=command.controls,
-        limits=applied_limits(*command.limits),
+        account_disabled=rules.account.disabled,
         max_age_seconds=max_age_seconds,
-        closes=command.closes,
-        is_halted_since=command.is_halted_since,
         halt_stands=command.halt_stands,
         kept_by=kept_by,
+    )
+
+
+def _make_case(
+    command: ClaimedCommand, kind: CommandKind, ticket: OrderTicket, rules: Rules
+) -> Case:
+    """The limits that need a state were judged when the command was accepted, and it is counted."""
+    purpose = Purpose.TRADE
+    if kind is CommandKind.CANCEL:
+        purpose = Purpose.CANCEL
+    elif command.closes:
+        purpose = Purpose.CLOSE if command.halt_stands is None else Purpose.HALT
+    return Case(
+        purpose=purpose,
+        controls=replace(rules.controls, halted_since=command.is_halted_since),
+        now=command.now,
+        symbol=ticket.symbol,
+        asked=AskedOrder(
+            is_create=kind is CommandKind.SUBMIT,
+            closes=command.closes,
+            symbol=ticket.symbol,
+            side=ticket.side,
+            kind=ticket.kind,
+            **terms_of(ticket),
+        ),
+        levels=rules.limited.levels if rules.limited else (),
     )
 
 

@@ -6,9 +6,8 @@ from uuid import UUID
 
 from msgspec.structs import astuple
 
-from trading_intents.controls.limits import store as limits
-from trading_intents.controls.model import Controls
-from trading_intents.controls.store import CONTROLS, HALT_LOCK, JOINS
+from trading_intents.controls.model import Subject
+from trading_intents.controls.store import HALT_LOCK
 from trading_intents.execution.model import CommandState
 from trading_intents.ids import IdText
 from trading_intents.orders.model import ALIVE
@@ -99,8 +98,14 @@ class ClaimedCommand(CommandState, kw_only=True):
     sends: int  # attempts that are marked
     is_open: bool  # whether the last attempt's outcome is not recorded
     last_error: str | None  # of its last attempt
-    controls: Controls
-    limits: tuple[str | None, ...]  # of the three levels
+    closes: bool  # a CREATE that closes a position
+    is_halted_since: bool  # a halt has ended since it was accepted
+    rule_version: str | None  # of its organization
+
+    @property
+    def subject(self) -> Subject:
+        """No key's limits are judged again."""
+        return Subject(self.organization_id, self.account_id, None, self.record.symbol)
 
 
 # LATERAL with LIMIT allows only look-ups by key.
@@ -127,8 +132,10 @@ _READ_CLAIMED = f"""
             WHERE h.id = (act.record::json ->> 'principal_id')::uuid
                 AND h.resumed_at IS NULL OFFSET 0
         ) END AS halt_stands,
-        asked.last_error, a.disabled AS account_disabled,
-        ({CONTROLS}) AS controls, ARRAY [{limits.COLUMNS}] AS limits
+        asked.last_error, (
+            SELECT version::text FROM rule_versions
+            WHERE organization_id = asked.organization_id LIMIT 1
+        ) AS rule_version
     FROM (
         SELECT r.id AS row_id, r.event_type, r.attempts, r.organization_id, r.lane AS account_id,
             r.order_key AS order_id, (r.payload ->> 'seq')::bigint AS seq,
@@ -142,7 +149,6 @@ _READ_CLAIMED = f"""
             LIMIT 1) ord
         WHERE r.id = ANY ({CLAIMED_IDS})
     ) AS asked
-    {JOINS} {limits.JOINS}
     CROSS JOIN LATERAL (
         SELECT action_id, record, created_at FROM actions
         WHERE account_id = asked.account_id AND seq = asked.seq LIMIT 1

@@ -4,7 +4,7 @@ each is sent once, and the recorder writes its answer."""
 import asyncio
 import contextlib
 from collections import Counter, deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -12,6 +12,8 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from trading_intents.brokers.port import DUPLICATE_ID, CommandResult, Outcome
+from trading_intents.controls.model import Subject
+from trading_intents.controls.rules import NEVER_CHANGED, Rules, RulesCache
 from trading_intents.errors import OutcomeUnknown, PlatformError
 from trading_intents.execution import claims, model
 from trading_intents.execution.claimed import claimed_row, marked_commands, send_context
@@ -30,7 +32,12 @@ from trading_intents.outbox.model import HANDLER_SECONDS, ClaimedRow
 from trading_intents.outbox.outcomes import ENDED, log_failures, reason_of
 from trading_intents.outbox.queue import FailedAttempt, releasing
 from trading_intents.outbox.worker import WorkerContext
-from trading_intents.storage.grouped import TRANSACTION_ID, GroupTransactions, has_committed
+from trading_intents.storage.grouped import (
+    TRANSACTION_ID,
+    GroupTransactions,
+    PipelinedTransaction,
+    has_committed,
+)
 from trading_intents.storage.pipeline import Reply, Statement
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.trading import FrozenStruct
@@ -122,6 +129,7 @@ class Dispatcher:
         self._wakeup = wakeup
         self._make_id = make_id
         self._max_age_seconds = max_age_millis / 1000
+        self._rules = RulesCache()
         self._in_flight = 0
         self._recorded: deque[float] = deque(maxlen=MAX_IN_FLIGHT)  # when the last commands were
         self._last_lane = queue.FIRST_LANE  # of the last claim that had no room for every lane
@@ -199,9 +207,11 @@ class Dispatcher:
                 return False
             locked_ids = _ids_in(locked)
             steady = _ids_in(shared)
+            commands = claims.parse_claimed(contexts)
+            rules = await self._find_rules(tx, commands)
             pacer = Pacer()
-            for command in claims.parse_claimed(contexts):
-                batch.add(self._decide(command, locked_ids, steady))
+            for command in commands:
+                batch.add(self._decide(command, rules[command.subject], locked_ids, steady))
                 await pacer.pause_if_due()
             try:
                 await tx.commit(batch.last_statements())
@@ -219,6 +229,16 @@ class Dispatcher:
             self._last_lane = max(shares, key=lambda lane: (lane <= self._last_lane, lane))
         is_short = is_full or any(shares[lane] < claimable.free_slots[lane] for lane in cut)
         return is_short and bool(batch.going)
+
+    async def _find_rules(
+        self, tx: PipelinedTransaction, commands: Sequence[ClaimedCommand]
+    ) -> dict[Subject, Rules]:
+        """The rules that hold at this claim; those that have not changed are not read again."""
+        versions: dict[str, str] = {}
+        for each in commands:
+            versions[each.organization_id] = each.rule_version or NEVER_CHANGED
+        cache = self._rules.of(tx.connection)
+        return await cache.find(tx, [each.subject for each in commands], versions)
 
     def _start_unresolved(self, batch: ClaimedBatch, transaction_id: Reply) -> None:
         """Starts the commands of a claim whose COMMIT was not answered: each waits until it is
@@ -252,7 +272,11 @@ class Dispatcher:
         return task
 
     def _decide(
-        self, command: ClaimedCommand, locked_ids: Collection[str], steady: Collection[str]
+        self,
+        command: ClaimedCommand,
+        rules: Rules,
+        locked_ids: Collection[str],
+        steady: Collection[str],
     ) -> Decided:
         """`steady` are the organizations in which no halt begins or ends meanwhile; a CANCEL does
         not mind."""
@@ -268,7 +292,7 @@ class Dispatcher:
             decision = model.Hold(NOT_OURS_SECONDS)
         else:
             kept_by = session.hindrance(command.age_seconds) or command.last_error or NOT_TAKEN
-            context = send_context(command, client_id, self._max_age_seconds, kept_by)
+            context = send_context(command, rules, client_id, self._max_age_seconds, kept_by)
             decision = model.decide_send(context)
             if isinstance(decision, model.Send):
                 decision = self._take_request(decision, session, is_cancel)

@@ -8,19 +8,12 @@ from enum import StrEnum
 from uuid import UUID
 
 from trading_intents.brokers import port
-from trading_intents.controls.limits.model import (
-    NO_LIMITS,
-    AppliedLimits,
-    AskedOrder,
-    LimitOwner,
-    judge_again,
-)
-from trading_intents.controls.model import Controls, Triggered, evaluate
+from trading_intents.controls.case import HALTS, Case, judge
 from trading_intents.loops import pause_after
 from trading_intents.orders.facts import CommandKind, FactKind
 from trading_intents.orders.ledger.matching import PlatformFact
 from trading_intents.orders.model import FINAL_STATUSES, OrderState, OrderView
-from trading_intents.trading import FrozenStruct, amount_text, terms_of
+from trading_intents.trading import FrozenStruct, amount_text
 
 HOLD_SECONDS = 3.0  # a CANCEL waits no longer for the acknowledgement of its order
 HOLD_PAUSES_SECONDS = (0.1, 1.0)  # until HOLD_SECONDS, and after
@@ -58,10 +51,7 @@ class CommandState(FrozenStruct, kw_only=True):
     cancel_requested: bool
     is_resend: bool  # a CREATE that was marked before, and proved never to have arrived
     lookups: int
-    account_disabled: bool
     is_leg: bool = False
-    closes: bool = False  # a CREATE that closes a position: it passes a halt
-    is_halted_since: bool = False  # a halt has ended since it was accepted
     halt_stands: bool | None = None  # of the halt that made it; None: no halt did
 
 
@@ -72,20 +62,10 @@ class SendContext(CommandState, kw_only=True):
     order_id: UUID
     ticket: port.OrderTicket  # for a CANCEL, with the order's current terms
     is_sent: bool  # marked as sent, and its outcome is not recorded
-    controls: Controls
+    case: Case
+    account_disabled: bool
     max_age_seconds: float
-    limits: AppliedLimits = NO_LIMITS
     kept_by: str | None = None  # what has kept it from being sent so far
-
-    @property
-    def is_halted(self) -> bool:
-        return not self.closes and (self.controls.is_halted or self.is_halted_since)
-
-    @property
-    def judged_controls(self) -> Controls:
-        if self.halt_stands:
-            return self.controls.window_only()
-        return self.controls.without_halts() if self.closes else self.controls
 
 
 class Send(FrozenStruct):
@@ -138,7 +118,8 @@ def _hold(context: SendContext) -> Hold:
 
 
 def max_age_seconds(context: SendContext) -> float:
-    stale_millis = context.controls.time.stale_order_millis if context.controls.time else None
+    window = context.case.controls.time
+    stale_millis = window.stale_order_millis if window else None
     return (
         context.max_age_seconds
         if stale_millis is None
@@ -149,7 +130,8 @@ def max_age_seconds(context: SendContext) -> float:
 def _given_up(context: SendContext) -> PlatformFact | None:
     """The reason why a CREATE or REPLACE that never arrived is not sent."""
     is_create = context.command is CommandKind.SUBMIT
-    if context.is_halted:
+    triggered = judge(context.case)
+    if any(each.reason in HALTS for each in triggered):
         return (
             _fact(context, FactKind.HALTED)
             if is_create
@@ -173,31 +155,13 @@ def _given_up(context: SendContext) -> PlatformFact | None:
             context.kept_by,
         )
     kind = FactKind.REFUSED if is_create else FactKind.REPLACE_DROPPED
-    if triggered := evaluate(
-        context.judged_controls, context.ticket.symbol, context.now
-    ) + _judge_limits(context):
+    if triggered:
         return _fact(context, kind, triggered[0].reason, triggered[0].detail)
     return (
         _fact(context, kind, "account_disabled")
         if context.account_disabled and not context.halt_stands
         else None
     )
-
-
-def _judge_limits(context: SendContext) -> tuple[Triggered, ...]:
-    if context.halt_stands:
-        return ()  # a halt's own orders pass
-    ticket = context.ticket
-    controls = context.controls
-    owner = LimitOwner(str(controls.organization_id), str(controls.account_id))
-    asked = AskedOrder(
-        is_create=context.command is CommandKind.SUBMIT,
-        symbol=ticket.symbol,
-        side=ticket.side,
-        kind=ticket.kind,
-        **terms_of(ticket),
-    )
-    return judge_again(context.limits.levels(owner, ticket.symbol), asked)
 
 
 def used_up(

@@ -1,16 +1,11 @@
 """Commands, and the state in which they are decided."""
 
-from collections.abc import Callable
-from datetime import datetime
 from decimal import Decimal
-from typing import Any
 
 from trading_intents import trading
 from trading_intents.brokers.port import Capabilities
-from trading_intents.controls.limits.model import AskedOrder
-from trading_intents.controls.model import Controls, Triggered
+from trading_intents.controls.rules import Rules
 from trading_intents.errors import PlatformError
-from trading_intents.identity.model import Entitlement, Permission
 from trading_intents.orders.positions import Holding
 
 
@@ -29,16 +24,6 @@ class Spec(trading.FrozenStruct, kw_only=True):
 
 SPEC_PRICES = ("limit_price", "stop_price")
 SPEC_AMOUNTS = ("quantity", *SPEC_PRICES, "trail_amount")
-
-
-def amounts_of(spec: Spec) -> dict[str, Any]:
-    """As limits see them: a trailing stop is a Market order, wherever its stop is now."""
-    is_trailing = spec.kind is trading.OrderKind.TRAILING_STOP
-    texts = {
-        name: None if is_trailing and name in SPEC_PRICES else getattr(spec, name)
-        for name in SPEC_AMOUNTS
-    }
-    return {name: None if text is None else Decimal(text) for name, text in texts.items()}
 
 
 class LinkedSpec(trading.FrozenStruct):
@@ -105,24 +90,6 @@ class Submission(trading.FrozenStruct, kw_only=True):
     halt_id: str | None = None  # the platform itself, for this halt
 
 
-class KeyState(trading.FrozenStruct, kw_only=True):
-    organization_id: str
-    environment: trading.Environment
-    permissions: frozenset[Permission]
-    entitlements: frozenset[Entitlement]
-    disabled: bool  # itself, or its organization
-    expires_at: datetime | None = None
-
-
-class AccountState(trading.FrozenStruct, kw_only=True):
-    organization_id: str
-    environment: trading.Environment
-    broker: str
-    disabled: bool
-    closed: bool
-    has_credential: bool
-
-
 class KnownOrder(trading.FrozenStruct, kw_only=True):
     """The order that a REPLACE or CANCEL names, with the terms that the broker last confirmed."""
 
@@ -165,17 +132,13 @@ class EarlierAction(trading.FrozenStruct):
 
 
 class SubmissionState(trading.FrozenStruct, kw_only=True):
-    """The state in which a command is decided, read in its transaction. None: nothing that this
-    caller may know of."""
+    """All that a command meets, read in its transaction. None: nothing that this caller may know
+    of."""
 
-    key: KeyState | None
-    account: AccountState | None
+    rules: Rules
     broker: Capabilities | None
     order: KnownOrder | None
     earlier: EarlierAction | None
-    controls: Controls
-    # By the limits; None: there are none.
-    judge: Callable[[AskedOrder], tuple[Triggered, ...]] | None = None
     holding: Holding | None = None  # of the symbol that a Close names
 
 

@@ -2,26 +2,31 @@
 a command would meet."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from uuid import UUID
 
 from trading_intents.accounts.model import Account
 from trading_intents.accounts.service import AccountTarget, find_target
 from trading_intents.brokers.registry import Registry
 from trading_intents.clock import TimeRange
-from trading_intents.controls.limits.service import judge_now
-from trading_intents.controls.model import Triggered, evaluate
-from trading_intents.controls.store import read_one
+from trading_intents.controls.case import Case, Purpose, judge
+from trading_intents.controls.limits.model import AskedOrder, LimitState
+from trading_intents.controls.limits.state.recent import NOWHERE
+from trading_intents.controls.limits.state.tracking import LimitedSubject, LimitTracking
+from trading_intents.controls.model import Subject, Triggered
+from trading_intents.controls.rules import find_rules
 from trading_intents.errors import NotFound, ValidationFailed
 from trading_intents.intents import store
-from trading_intents.intents.deciding.compose import asked_order, compose
-from trading_intents.intents.model import Cancel, ClientCommand, Create, Submission
+from trading_intents.intents.deciding.compose import asked_order, compose, purpose_of
+from trading_intents.intents.model import ClientCommand, Create
 from trading_intents.prices.model import PriceRules
 from trading_intents.stats import store as stats_store
 from trading_intents.stats.model import Stats, Window
 from trading_intents.storage.administration import read_clock
-from trading_intents.storage.database import Pool
+from trading_intents.storage.database import Pool, Tx
+from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.storage.pages import PageRequest
-from trading_intents.trading import Symbol
+from trading_intents.trading import ActionType, Symbol
 
 
 class Intents:
@@ -81,40 +86,45 @@ class Intents:
             [target.organization_id], read_only=True, isolation="repeatable read"
         ) as tx:
             account = await find_target(tx, target)
-            if command is None:
-                controls = await read_one(tx, account.id, symbol)
-                now = await read_clock(tx)
-                return evaluate(controls, symbol, now)
-            submission = Submission(
-                account_id=str(account.id),
-                organization_id=str(account.organization_id),
-                key_id=None,
-                command=command,
-                client_reference_id=None,
-                idempotency_key=None,
-                body_digest=None,
-            )
             order = None
-            if not isinstance(command, Create):
-                order = await store.find_order(tx, account.id, UUID(command.ref_intent_id))
-            accepted = compose(submission, command, order)
-            if symbol not in (None, accepted.symbol):
-                raise ValidationFailed.at(
-                    "/symbol", f"must be {accepted.symbol}, as the command's is"
-                )
-            if isinstance(command, Cancel):
-                return ()  # it is never refused
+            accepted = None
+            if command:
+                if not isinstance(command, Create):
+                    order = await store.find_order(tx, account.id, UUID(command.ref_intent_id))
+                accepted = compose(str(account.id), command, order)
+                if symbol not in (None, accepted.symbol):
+                    raise ValidationFailed.at(
+                        "/symbol", f"must be {accepted.symbol}, as the command's is"
+                    )
+                symbol = accepted.symbol
+            subject = Subject(
+                organization_id=str(account.organization_id),
+                account_id=str(account.id),
+                key_id=str(key_id) if key_id else None,
+                symbol=symbol or "",
+            )
+            rules = (await find_rules(PoolTransaction(tx), [subject]))[subject]
             now = await read_clock(tx)
-            asked = asked_order(accepted, order)
-            triggered = evaluate(
-                await read_one(tx, account.id, accepted.symbol), accepted.symbol, now
-            )
-            return triggered + await judge_now(
-                tx,
-                account=account,
-                key_id=key_id,
-                asked=asked,
-                prices=self._prices,
-                brokers=self._brokers,
-                now=now,
-            )
+            asked = None
+            met = None
+            if accepted and accepted.action_type is not ActionType.CANCEL:
+                asked = asked_order(accepted, order)
+                met = await self._meet(tx, rules.limited, asked, now) if rules.limited else None
+        case = Case(
+            purpose=purpose_of(accepted) if accepted else Purpose.TRADE,
+            controls=rules.controls,
+            now=now,
+            symbol=symbol,
+            asked=asked,
+            levels=rules.limited.levels if rules.limited else (),
+            met=met,
+        )
+        return judge(case)
+
+    async def _meet(
+        self, tx: Tx, limited: LimitedSubject, asked: AskedOrder, now: datetime
+    ) -> LimitState:
+        tracking = LimitTracking(self._prices, self._brokers, {}, may_take_long=True)
+        tracking.begin({limited.account_id: NOWHERE}, now)
+        tracking.read(await PoolTransaction(tx).run(tracking.needs([limited])))
+        return tracking.meet(limited, asked)

@@ -25,16 +25,32 @@ from trading_intents.trading import (
 )
 
 
+# Each with its sentence, which tests/order_states.py writes into docs/states.md.
 class OrderStatus(StrEnum):
+    # nothing is known yet
     PENDING_NEW = "PENDING_NEW"
+    # the broker has confirmed that it has the order
     NEW = "NEW"
+    # something is filled
     PARTIALLY_FILLED = "PARTIALLY_FILLED"
+    # a REPLACE is committed and not answered; the terms are those of the last confirmed version
     PENDING_REPLACE = "PENDING_REPLACE"
+    # a CANCEL is committed and not answered
     PENDING_CANCEL = "PENDING_CANCEL"
+    # sent, and the answer was lost: it is looked up, and sent again only after proof that it never
+    # arrived
     UNKNOWN = "UNKNOWN"
+    # as much is filled as the confirmed version asks for, or more; or was, at a broker where a bust
+    # does not open an order again (`bust_reopens`)
     FILLED = "FILLED"
+    # the broker cancelled it; or it was cancelled before it was sent, or proved never to have
+    # arrived: reason `before_send`; or a halt came before it was sent: `halted`; or its halt ended
+    # before: `resumed`
     CANCELLED = "CANCELLED"
+    # the broker let it expire; or it waited too long to be sent: reason `stale`
     EXPIRED = "EXPIRED"
+    # the broker refused it; or a control did before it was sent: the control's reason; or it never
+    # arrived: `not_delivered`
     REJECTED = "REJECTED"
 
 

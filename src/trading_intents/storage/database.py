@@ -266,6 +266,22 @@ class Pool:
         finally:
             self._give_back(connection)
 
+    async def fetch(self, query: str, *args: object, timeout: float | None = None) -> list[Row]:
+        """Reads by one statement outside a transaction, in one round trip. It acts as the session's
+        role, and sees rows of tenants only if it names them itself."""
+        connection = await self._take()
+        try:
+            rows: list[Row] = await connection.fetch(query, *args, timeout=timeout)
+            return rows
+        except BaseException as error:
+            is_lost = _is_lost(connection, error)
+            connection.terminate()
+            if is_lost:
+                raise Unavailable("the connection to the database was lost") from error
+            raise
+        finally:
+            self._give_back(connection)
+
     async def _take(self, slot: Hashable = None) -> Any:
         now = asyncio.get_running_loop().time
         if now() < self._away_until_seconds:

@@ -68,7 +68,7 @@ def _encode_value(value: object) -> bytes | None:
 
 class PipelinedTransaction:
     def __init__(self, connection: PipelineConnection) -> None:
-        self._connection = connection
+        self.connection = connection
         self.has_begun = self.has_ended = False
 
     async def run(self, statements: Sequence[Statement]) -> list[Reply]:
@@ -76,9 +76,9 @@ class PipelinedTransaction:
         was recorded."""
         try:
             if self.has_begun:
-                return await self._connection.run(statements)
+                return await self.connection.run(statements)
             self.has_begun = True
-            return (await self._connection.run([BEGIN, *statements]))[1:]
+            return (await self.connection.run([BEGIN, *statements]))[1:]
         except ConnectionLost:
             raise Unavailable(
                 "the connection to the database was lost; nothing was recorded"
@@ -87,12 +87,12 @@ class PipelinedTransaction:
     async def commit(self, statements: Sequence[Statement] = ()) -> list[Reply]:
         """Runs the last statements and COMMIT. OutcomeUnknown: the connection was lost, perhaps
         after the commit."""
-        if self._connection.lost:
+        if self.connection.lost:
             raise Unavailable("the connection to the database was lost; nothing was recorded")
         begin = () if self.has_begun else (BEGIN,)
         self.has_begun = True
         try:
-            replies = await self._connection.run([*begin, *statements, COMMIT])
+            replies = await self.connection.run([*begin, *statements, COMMIT])
         except ConnectionLost:
             raise OutcomeUnknown from None
         assert replies[-1].tag == "COMMIT", (

@@ -3,7 +3,7 @@ committed events, skips none of them, and lets no subscriber wait for another.""
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
@@ -13,7 +13,7 @@ from trading_intents import errors
 from trading_intents.clock import Clock
 from trading_intents.ids import OrganizationId
 from trading_intents.loops import repeat
-from trading_intents.storage.database import Pool, show_organizations
+from trading_intents.storage.database import Pool
 from trading_intents.stream import log as event_log
 from trading_intents.stream.log import LoggedEvent
 from trading_intents.stream.subscriber import EventBatch, Subscriber, heartbeat
@@ -127,9 +127,6 @@ class OrganizationFeed:
                     return False
                 is_any_taking = True
         return is_any_taking
-
-
-FeedPage = tuple[OrganizationFeed, list[LoggedEvent]]
 
 
 class Hub:
@@ -253,13 +250,19 @@ class Hub:
         pause_seconds = POLL_SECONDS
         while self._feeds:
             now = asyncio.get_running_loop().time()
-            waiting = [feed for feed in self._feeds.values() if not feed.is_backlogged(now)]
-            epoch, pages = await self._read_pages(waiting)
+            waiting = {
+                organization_id: feed
+                for organization_id, feed in self._feeds.items()
+                if not feed.is_backlogged(now)
+            }
+            after = {organization_id: feed.position for organization_id, feed in waiting.items()}
+            epoch, pages = await event_log.read_after(self._pool, after, PAGE_EVENTS, MAX_PAGES)
             if epoch != self._epoch:
                 self._forget(epoch)
                 continue
             has_more = len(pages) == MAX_PAGES
-            for feed, page in pages:
+            for organization_id, page in pages.items():
+                feed = waiting[organization_id]
                 self._hand_on(feed, page)
                 self._requeue(feed)
                 has_more |= len(page) == PAGE_EVENTS
@@ -270,24 +273,6 @@ class Hub:
                 break
         self._metrics.stream_caught_up_at.set_to_current_time()
         return pause_seconds
-
-    async def _read_pages(self, feeds: Sequence[OrganizationFeed]) -> tuple[UUID, list[FeedPage]]:
-        """Gives the epoch, and the next page of each feed that is behind."""
-        organizations = [feed.organization_id for feed in feeds]
-        async with self._pool.transaction(organizations, read_only=True) as tx:
-            epoch, heads = await event_log.read_heads(tx, organizations)
-            behind = [feed for feed in feeds if heads.get(feed.organization_id, 0) != feed.position]
-            behind = behind[:MAX_PAGES]
-            # A page reads faster the fewer the transaction names.
-            if behind and len(behind) < len(feeds):
-                await show_organizations(tx, [feed.organization_id for feed in behind])
-            pages = []
-            for feed in behind:
-                page = await event_log.read_after(
-                    tx, epoch, feed.organization_id, feed.position, PAGE_EVENTS
-                )
-                pages.append((feed, page))
-        return epoch, pages
 
     def _hand_on(self, feed: OrganizationFeed, page: list[LoggedEvent]) -> None:
         # A gap means that this process was stopped for longer than events are kept, or that rows of

@@ -8,8 +8,8 @@ from uuid import UUID
 
 from trading_intents.errors import InvalidCursor
 from trading_intents.ids import OrganizationId
-from trading_intents.storage.database import Tx, pack_array
-from trading_intents.storage.pipeline import Statement
+from trading_intents.storage.database import Pool, Tx, pack_array
+from trading_intents.storage.pipeline import Statement, json_text
 from trading_intents.stream.model import Event, cursor_field
 from trading_intents.stream.text import Message
 from trading_intents.trading import FrozenStruct
@@ -135,15 +135,6 @@ def _pack_numbers(events: Sequence[Event]) -> tuple[dict[str, int], list[Event],
     return counts, accounts, packed
 
 
-class EventRow(FrozenStruct, kw_only=True):
-    seq: int
-    account_id: UUID | None
-    environment: str
-    kind: int
-    symbol: str
-    payload: bytes
-
-
 class LoggedEvent(FrozenStruct, kw_only=True):
     """An event of the log, ready to be sent: the same object for every subscriber. Without an
     account it is of the organization itself and goes to every scope and environment. `kind` is an
@@ -157,38 +148,77 @@ class LoggedEvent(FrozenStruct, kw_only=True):
     message: Message
 
 
-async def read_after(
-    tx: Tx, epoch: UUID, organization_id: OrganizationId, seq: int, limit: int
-) -> list[LoggedEvent]:
-    """Reads the events that follow that seq. If there is a gap, events are no longer kept, or lost.
-    The epoch is part of their cursors.
+class EventRow(FrozenStruct, kw_only=True):
+    """An event of an organization that has other ones than its reader. `seq` 0: none of them is
+    kept, and what an event has is missing. Without an organization, the epoch alone."""
 
-    The service's role sees the organizations that its transaction names.
-    """
-    # Seqs are dense, so a range of them is a page, and no plan can read more. With ORDER BY and
-    # LIMIT, a plan made for a young partition read and sorted all that followed, for every page.
-    query = """
-        SELECT seq, nullif(account_id, organization_id) AS account_id, environment, kind, symbol,
-            payload
-        FROM stream_events
-        WHERE organization_id = $1 AND seq > $2 AND seq <= $3
-        ORDER BY seq
-    """
-    events = []
-    for found in await tx.fetch(query, organization_id, seq, min(seq + limit, MAX_SEQ)):
-        row = EventRow(**found)
-        message = Message(row.payload + cursor_field(make_cursor(epoch, row.seq)))
-        events.append(
-            LoggedEvent(
-                seq=row.seq,
-                account_id=row.account_id,
-                environment=row.environment,
-                kind=row.kind,
-                symbol=row.symbol,
-                message=message,
-            )
+    epoch: UUID
+    organization_id: OrganizationId | None
+    seq: int
+    account_id: UUID | None
+    environment: str
+    kind: int
+    symbol: str
+    payload: bytes
+
+    def logged(self) -> LoggedEvent:
+        cursor = make_cursor(self.epoch, self.seq)
+        return LoggedEvent(
+            seq=self.seq,
+            account_id=self.account_id,
+            environment=self.environment,
+            kind=self.kind,
+            symbol=self.symbol,
+            message=Message(self.payload + cursor_field(cursor)),
         )
-    return events
+
+
+async def read_after(
+    reader: Tx | Pool, after: Mapping[OrganizationId, int], limit: int, max_pages: int = 1
+) -> tuple[UUID, dict[OrganizationId, list[LoggedEvent]]]:
+    """Gives the epoch, and the events that follow those seqs, of the first so many organizations
+    whose last seq is another. Where there is a gap, events are no longer kept, or lost.
+
+    One statement, which names the organizations that it may see until its own end, so that the hub
+    needs no transaction and one round trip to read what a commit brought.
+    """
+    # Rows are looked for by what set_config returned, so the policies are asked after it. Seqs are
+    # dense, so a range of them is a page, and no plan can read more.
+    query = """
+        WITH named AS MATERIALIZED (
+            SELECT set_config('trading_intents.organizations', $1::uuid[]::text, true)::uuid[]
+                AS ids
+        ),
+        behind AS MATERIALIZED (
+            SELECT organization_id, after
+            FROM named CROSS JOIN LATERAL (
+                SELECT organization_id, seq,
+                    ($2::jsonb ->> organization_id::text)::bigint AS after
+                FROM stream_heads WHERE organization_id = ANY (ids) OFFSET 0
+            ) AS head
+            WHERE seq <> after ORDER BY array_position(ids, organization_id) LIMIT $3
+        )
+        SELECT epoch, organization_id, coalesce(seq, 0) AS seq,
+            nullif(account_id, organization_id) AS account_id, environment, kind, symbol, payload
+        FROM stream_epoch LEFT JOIN (
+            behind LEFT JOIN LATERAL (
+                SELECT seq, account_id, environment, kind, symbol, payload FROM stream_events e
+                WHERE e.organization_id = behind.organization_id
+                    AND seq > after AND seq <= least(after, $5) + $4
+                ORDER BY seq
+            ) AS event ON true
+        ) ON true
+    """
+    seqs = json_text({str(organization_id): seq for organization_id, seq in after.items()})
+    found = await reader.fetch(query, list(after), seqs, max_pages, limit, MAX_SEQ - limit)
+    rows = [EventRow(**row) for row in found]
+    pages: dict[OrganizationId, list[LoggedEvent]] = {}
+    for row in rows:
+        if row.organization_id:
+            page = pages.setdefault(row.organization_id, [])
+            if row.seq:
+                page.append(row.logged())
+    return rows[0].epoch, pages
 
 
 def is_dense(page: Sequence[LoggedEvent], after: int) -> bool:
@@ -198,34 +228,18 @@ def is_dense(page: Sequence[LoggedEvent], after: int) -> bool:
 
 
 class HeadRow(FrozenStruct):
-    """The epoch, with an organization's last seq if one of those that were named has events."""
-
     epoch: UUID
-    organization_id: OrganizationId | None
-    seq: int | None
-
-
-async def read_heads(
-    tx: Tx, organizations: Sequence[OrganizationId]
-) -> tuple[UUID, Mapping[OrganizationId, int]]:
-    """Gives the epoch, and each organization's last seq; organizations without an event are left
-    out."""
-    query = """
-        SELECT epoch, organization_id, seq
-        FROM stream_epoch LEFT JOIN stream_heads ON organization_id = ANY ($1::uuid[])
-    """
-    rows = [HeadRow(**row) for row in await tx.fetch(query, organizations)]
-    heads = {}
-    for row in rows:
-        if row.organization_id and row.seq:
-            heads[row.organization_id] = row.seq
-    return rows[0].epoch, heads
+    seq: int
 
 
 async def read_head(tx: Tx, organization_id: OrganizationId) -> tuple[UUID, int]:
     """Gives the epoch and the organization's last seq; 0 before its first event."""
-    epoch, heads = await read_heads(tx, [organization_id])
-    return epoch, heads.get(organization_id, 0)
+    query = """
+        SELECT epoch, coalesce(seq, 0) AS seq
+        FROM stream_epoch LEFT JOIN stream_heads ON organization_id = $1
+    """
+    [row] = [HeadRow(**row) for row in await tx.fetch(query, organization_id)]
+    return row.epoch, row.seq
 
 
 async def is_kept(tx: Tx, organization_id: OrganizationId, seq: int) -> bool:

@@ -378,10 +378,10 @@ class Streams:
                 else self._snapshot(feed.organization_id, None)
             )
             async with reading as tx:
-                page = await event_log.read_after(
-                    tx, epoch, feed.organization_id, scope.after, limit
-                )
-            if not event_log.is_dense(page, scope.after):
+                after = {feed.organization_id: scope.after}
+                read_epoch, pages = await event_log.read_after(tx, after, limit)
+            page = pages.get(feed.organization_id, [])
+            if read_epoch != epoch or not event_log.is_dense(page, scope.after):
                 raise errors.CursorExpired(NOT_KEPT)
             await stream.subscriber.offer(subscription_filter.select_messages(EventPage(page)))
             scope.after = page[-1].seq

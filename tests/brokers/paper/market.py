@@ -2,19 +2,28 @@
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from typing import Any
+
+from msgspec.structs import replace
 
 from trading_intents.brokers.paper.book.matching import OrderBook
 from trading_intents.brokers.paper.model import (
     PaperAccount,
     PaperHolding,
-    PaperLeg,
     PaperOrder,
-    PaperTerms,
     Quote,
     Source,
 )
-from trading_intents.brokers.port import REPLACED_BY_BROKER
-from trading_intents.trading import Leg, OrderKind, OrderSide, Symbol, TimeInForce, amount_text
+from trading_intents.brokers.port import REPLACED_BY_BROKER, LegTicket, OrderTicket
+from trading_intents.trading import (
+    Leg,
+    OrderKind,
+    OrderSide,
+    Symbol,
+    TimeInForce,
+    amount_text,
+    terms_of,
+)
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 CASH = Decimal(1_000_000)
@@ -36,7 +45,7 @@ TIMES = {
 }
 
 
-def terms(text: str, symbol: Symbol = ACME) -> PaperTerms:
+def terms(text: str, symbol: Symbol = ACME) -> OrderTicket:
     """Such as `buy 10 limit 99.5 ioc`, `sell 5 stoplimit 98 97.5`: the stop comes first, `sell 5
     trail 2` or, in basis points, `sell 5 trail 50bps`."""
     side, quantity, kind, *rest = text.split()
@@ -46,7 +55,8 @@ def terms(text: str, symbol: Symbol = ACME) -> PaperTerms:
     trail = rest.pop(0) if kind == "trail" else ""
     is_bps = trail.endswith("bps")
     assert not rest
-    return PaperTerms(
+    return OrderTicket(
+        client_order_id="",
         symbol=symbol,
         side=SIDES[side],
         kind=KINDS[kind],
@@ -59,7 +69,7 @@ def terms(text: str, symbol: Symbol = ACME) -> PaperTerms:
     )
 
 
-def legs(text: str, entry: PaperTerms, name: str = "") -> list[PaperLeg]:
+def legs(text: str, entry: OrderTicket, name: str = "") -> tuple[LegTicket, ...]:
     """Such as `profit 110`, `loss 95`, `loss 95 94 day` or `or 95`, separated by commas; exits are
     GTC by default."""
     made = []
@@ -70,8 +80,20 @@ def legs(text: str, entry: PaperTerms, name: str = "") -> list[PaperLeg]:
         kind = "limit" if word == "profit" else ("stop", "stoplimit")[len(rest) - 1]
         side = {value: key for key, value in SIDES.items()}[entry.side] if word == "or" else closing
         asked = terms(f"{side} {entry.quantity} {kind} {' '.join(rest)} {time}", entry.symbol)
-        made.append(PaperLeg(leg=LEGS[word], client_order_id=f"{name}l{number}", terms=asked))
-    return made
+        leg = LegTicket(
+            leg=LEGS[word],
+            client_order_id=f"{name}l{number}",
+            symbol=asked.symbol,
+            side=asked.side,
+            kind=asked.kind,
+            **terms_of(asked),
+        )
+        made.append(leg)
+    return tuple(made)
+
+
+def named(asked: OrderTicket, client_order_id: str, **more: Any) -> OrderTicket:
+    return replace(asked, client_order_id=client_order_id, **more)
 
 
 class Market:
@@ -79,7 +101,7 @@ class Market:
 
     def __init__(self, position: int = 0, cash: Decimal = CASH) -> None:
         self.now = NOON
-        self.number = 0
+        self.number = self.replaced = 0
         self.book = OrderBook(
             seed=7,
             account_id="account",
@@ -116,31 +138,43 @@ class Market:
     def submit(self, text: str) -> str:
         text, _, linked = text.partition(" with ")
         asked = terms(text)
-        number = self.book.account.orders + 1
-        self.book.submit(f"c{number}", asked, self.now, legs=legs(linked, asked))
+        number = len(self.book.orders) + 1
+        self.book.submit(named(asked, f"c{number}", legs=legs(linked, asked)), self.now)
         return self.said()
 
     def replace(self, number: int, text: str) -> str:
-        self.book.replace(self.order(number), f"r{self.book.account.places}", terms(text), self.now)
+        self.replaced += 1
+        asked = named(terms(text), f"r{self.replaced}")
+        self.book.replace(self.order(number), asked, self.now)
         return self.said()
 
     def cancel(self, number: int) -> str:
-        self.book.cancel(self.book.orders.get(number), f"x{number}", self.now)
+        self.book.cancel(self.find(number), f"x{number}", self.now)
         return self.said()
 
     def expire(self) -> str:
         self.book.keep_time(self.now)
         return self.said()
 
+    def find(self, number: int) -> PaperOrder | None:
+        """The order that came so many'th."""
+        orders = list(self.book.orders.values())
+        return orders[number - 1] if number <= len(orders) else None
+
     def order(self, number: int) -> PaperOrder:
-        return self.book.orders[number]
+        order = self.find(number)
+        assert order
+        return order
+
+    def number_of(self, order: int | None) -> int | None:
+        return list(self.book.orders).index(order) + 1 if order else None
 
     def said(self) -> str:
         """Lists the events since the last call: `1 fill 5@101, 2 cancelled immediate_or_cancel`."""
         said = []
         for each in self.book.events:
             event = each.event
-            words = [str(each.order), event.kind.lower()]
+            words = [str(self.number_of(each.order)), event.kind.lower()]
             if event.quantity is not None:
                 assert event.price is not None
                 words.append(f"{amount_text(event.quantity)}@{amount_text(event.price)}")

@@ -4,7 +4,7 @@ from decimal import Decimal
 
 from hypothesis import strategies as st
 
-from tests.brokers.paper.market import Market, legs, terms
+from tests.brokers.paper.market import Market, legs, named, terms
 from trading_intents.brokers.port import BrokerEvent
 from trading_intents.trading import OrderSide
 
@@ -73,15 +73,16 @@ def run(market: Market, step: tuple[str, object]) -> list[BrokerEvent]:
     if name == "submit":
         text, _, linked = str(what).partition(" with ")
         asked = terms(text)
-        book.submit(f"c{before}", asked, market.now, legs=legs(linked, asked, f"c{before}"))
+        name = f"c{before}"
+        book.submit(named(asked, name, legs=legs(linked, asked, name)), market.now)
     elif name == "quote":
         book.feed(market.next_quote(str(what)))
     elif name == "cancel":
         assert isinstance(what, int)
-        book.cancel(book.orders.get(what), f"x{before}", market.now)
+        book.cancel(market.find(what), f"x{before}", market.now)
     elif name == "replace":
         assert isinstance(what, tuple)
-        book.replace(book.orders.get(what[0]), f"r{before}", terms(what[1]), market.now)
+        book.replace(market.find(what[0]), named(terms(what[1]), f"r{before}"), market.now)
     else:
         assert isinstance(what, int)
         market.later(seconds=what)

@@ -68,18 +68,16 @@ def test_a_step_that_fails_changes_nothing_and_rejects_its_order(
     market.quote("99x5 101x5")
     for text in (OTHERS, order, "buy 1 limit 90"):
         market.submit(text)
-    failing = book.orders[2]
+    failing = market.order(2)
     before = book.account.cash, book.holding.position
     with monkeypatch.context() as patch:
-        break_steps(patch, lambda each, asked: each == name and asked.number == 2)
+        break_steps(patch, lambda each, asked: each == name and asked.number == failing.number)
         assert "2 rejected broker_failed" in market.quote(quote)
     assert (book.account.cash, book.holding.position) == before
     assert book.holding.ask_taken == book.holding.bid_taken == ZERO
-    assert [order.number for order, _ in book.failed] == [2]
-    assert [each.number for each in book.working() if each.parent != 2] == [
-        1,
-        len(book.orders),
-    ]
+    assert [market.number_of(order.number) for order, _ in book.failed] == [2]
+    others = [each.number for each in book.working() if each.parent != failing.number]
+    assert list(map(market.number_of, others)) == [1, len(book.orders)]
     assert "1 fill 1@120" in market.quote("120x9 121x9")
     assert market.cancel(2) == "2 cancel_rejected too_late"
     assert f"{len(book.orders)} cancelled" in market.cancel(len(book.orders))
@@ -109,7 +107,7 @@ def test_a_command_that_fails_ends_its_order(monkeypatch: pytest.MonkeyPatch) ->
         break_steps(patch, lambda name, _: name == "after_end")
         assert market.cancel(1) == "1 rejected broker_failed"
     assert market.cancel(2) == "2 cancelled"
-    assert [order.number for order, _ in market.book.failed] == [4, 3, 1]
+    assert [market.number_of(order.number) for order, _ in market.book.failed] == [4, 3, 1]
     assert market.book.account.reserved == ZERO
 
 

@@ -5,8 +5,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.brokers.paper.market import terms
-from tests.brokers.paper.venue import Venue, assert_books_balance, deadline, ticket
+from tests.brokers.paper.market import named, terms
+from tests.brokers.paper.venue import Venue, assert_books_balance, deadline
 from trading_intents.brokers.port import Absent, BrokerEvent, OrderSnapshot, Outcome
 from trading_intents.clock import SystemClock
 
@@ -73,7 +73,7 @@ async def test_a_delayed_answer_and_its_events_come_late(venue: Venue) -> None:
     assert (await session.submit("one", "buy 1 market")).outcome is Outcome.ACKED
     assert clock.monotonic() - start >= 0.3
     await venue.fault(account, "delay", millis=60_000, remaining=1)
-    asked = await session.broker.submit(ticket("two", terms("buy 1 market")), deadline(2.0))
+    asked = await session.broker.submit(named(terms("buy 1 market"), "two"), deadline(2.0))
     assert asked.outcome is Outcome.UNKNOWN
     assert isinstance(await session.broker.lookup("two", None, deadline()), OrderSnapshot)
 

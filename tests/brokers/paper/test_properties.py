@@ -7,7 +7,6 @@ from decimal import Decimal
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from msgspec.structs import asdict
 
 from tests.brokers.paper.market import CASH, NOON, Market, terms
 from tests.brokers.paper.plays import run, signed, steps
@@ -22,7 +21,7 @@ from trading_intents.brokers.paper.book.rules import (
 from trading_intents.brokers.paper.model import PaperOrder, PaperOrderStatus, Quote, Source
 from trading_intents.brokers.paper.prices import HALF_BLOCK, tick_number, walk_quote
 from trading_intents.brokers.port import EventKind
-from trading_intents.trading import ZERO, OrderSide, Symbol, exact
+from trading_intents.trading import ZERO, OrderSide, Symbol, exact, terms_of
 
 
 @settings(max_examples=examples(150))
@@ -189,12 +188,15 @@ def resting_orders(draw: st.DrawFn) -> list[PaperOrder]:
             number=n,
             broker_order_id="b",
             client_order_id="c",
-            place=n,
+            rank=n,
+            symbol=asked.symbol,
+            side=asked.side,
+            kind=asked.kind,
             accepted_at=NOON,
             expires_at=NOON,
-            **asdict(terms(text)),
+            **terms_of(asked),
         )
-        for n, text in enumerate(texts)
+        for n, asked in enumerate(map(terms, texts))
     ]
 
 

@@ -11,26 +11,24 @@ import asyncpg
 import msgspec
 import pytest
 
-from tests.brokers.paper.market import ACME, terms
+from tests.brokers.paper.market import ACME, named, terms
 from tests.brokers.paper.venue import (
+    EVENTS,
     SETTINGS,
     Venue,
     add_organization,
     assert_books_balance,
     deadline,
     said,
-    ticket,
 )
 from trading_intents.brokers.paper.book.matching import OrderBook
 from trading_intents.brokers.paper.broker import PaperBroker
 from trading_intents.brokers.paper.model import (
     PaperAccount,
     PaperHolding,
-    PaperTerms,
     PostedQuote,
 )
 from trading_intents.brokers.paper.prices import walk_middle_cents
-from trading_intents.brokers.paper.store import QUOTE_COLUMNS
 from trading_intents.brokers.paper.venue.model import VenueReply, VenueRequest
 from trading_intents.brokers.port import (
     DUPLICATE_ID,
@@ -159,7 +157,7 @@ async def test_nothing_is_written_while_nothing_happens(venue: Venue) -> None:
     before = await venue.owner.fetch(query, account)
     for _ in range(20):
         await venue.post("99x10 101x10")
-    await session.broker._look_at_market()
+    await session.broker._market.look()
     assert await venue.owner.fetch(query, account) == before, "neither written nor locked"
     await venue.post("1x1 1x1")
     assert await session.events(1) == ["fill 1@1"]
@@ -173,7 +171,11 @@ async def test_orders_expire_by_the_databases_time(venue: Venue) -> None:
     assert await session.events(1) == ["accepted"]
     await session.broker.close()
     await venue.owner.execute(
-        "UPDATE paper_orders SET expires_at = now() - interval '1 second' WHERE account_id = $1",
+        """
+        UPDATE paper_working SET state =
+            (state::jsonb || jsonb_build_object('expires_at', now() - interval '1 second'))::json
+        WHERE account_id = $1
+        """,
         account,
     )
     snapshot = await (await venue.open_session(account)).broker.snapshot(
@@ -192,7 +194,7 @@ async def test_an_id_that_was_used_is_no_licence_to_send_again(venue: Venue) -> 
     assert (cancel.outcome, cancel.code) == (Outcome.UNKNOWN, DUPLICATE_ID)
     assert await venue.journal(account) == ["SUBMIT one", "SUBMIT one", "CANCEL one"]
     assert (
-        await venue.value("SELECT count(*) FROM paper_orders WHERE account_id = $1", account) == 1
+        await venue.value("SELECT count(*) FROM paper_working WHERE account_id = $1", account) == 1
     )
 
 
@@ -266,7 +268,7 @@ async def test_a_ticket_that_is_too_old_is_not_sent(venue: Venue) -> None:
     session = await venue.open_session(account)
     late = await session.submit("one", "buy 1 market", not_after=deadline(-0.001))
     assert late.outcome is Outcome.NOT_SENT
-    result = await session.broker.submit(ticket("two", terms("buy 1 market")), deadline(0))
+    result = await session.broker.submit(named(terms("buy 1 market"), "two"), deadline(0))
     assert result.outcome is Outcome.NOT_SENT
     assert await venue.journal(account) == []
     assert (
@@ -305,10 +307,10 @@ async def test_an_order_that_was_taken_without_an_answer_is_worked(
 
     async def unanswered(request: VenueRequest) -> VenueReply:
         monkeypatch.setattr(broker._venue, "take", take)
-        on_events = broker._books.on_events
-        broker._books.on_events = lambda *_: None
+        on_rows = broker._books.on_rows
+        broker._books.on_rows = lambda *_: None
         await take(request)
-        broker._books.on_events = on_events
+        broker._books.on_rows = on_rows
         broker._books.clear()  # the commit was all: nothing here knows of it
         raise OutcomeUnknown
 
@@ -326,7 +328,7 @@ async def test_commands_that_wait_for_their_account_hold_one_connection(venue: V
         await venue.owner.execute(
             "SELECT FROM paper_accounts WHERE account_id = $1 FOR UPDATE", account
         )
-        asked = [ticket(f"c{n}", terms("buy 1 market")) for n in range(20)]
+        asked = [named(terms("buy 1 market"), f"c{n}") for n in range(20)]
         waiting = [
             asyncio.create_task(session.broker.submit(each, deadline(0.5))) for each in asked
         ]
@@ -376,12 +378,17 @@ async def test_a_run_can_be_replayed_from_what_is_recorded(venue: Venue) -> None
     await session.cancel("e", "b")
     await session.cancel("f", "b")
     rows = await venue.owner.fetch(
-        "SELECT * FROM paper_events WHERE account_id = $1 ORDER BY seq", account
+        f"SELECT * FROM ({EVENTS}) AS e WHERE account_id = $1 ORDER BY seq", account
     )
-    posted = f"SELECT {QUOTE_COLUMNS} FROM paper_quotes q WHERE organization_id = $1"
-    quotes = await venue.owner.fetch(f"{posted} ORDER BY number", venue.organization)
+    quotes = await venue.owner.fetch(
+        """
+        SELECT posted_at AS at, symbol, number, bid, ask, bid_size, ask_size, last, last_size
+        FROM paper_quotes WHERE organization_id = $1 ORDER BY number
+        """,
+        venue.organization,
+    )
     commands = await venue.owner.fetch(
-        "SELECT * FROM paper_journal WHERE account_id = $1 ORDER BY seq", account
+        "SELECT * FROM paper_journal WHERE account_id = $1 AND command <> '' ORDER BY seq", account
     )
     start = PaperAccount(cash=Decimal(SETTINGS["PAPER_CASH"]))
     book = OrderBook(
@@ -408,14 +415,7 @@ def replay(book: OrderBook, row: asyncpg.Record) -> None:
         book.feed(PostedQuote(**row))
         return
     asked = msgspec.json.decode(row["ticket"], type=OrderTicket)
-    wanted = PaperTerms(**{name: getattr(asked, name) for name in PaperTerms.__struct_fields__})
-    match row["command"]:
-        case "SUBMIT":
-            book.submit(row["client_order_id"], wanted, row["at"])
-        case "REPLACE":
-            book.replace(book.orders[row["number"]], row["client_order_id"], wanted, row["at"])
-        case "CANCEL":
-            book.cancel(book.orders[row["number"]], row["client_order_id"], row["at"])
+    book.execute(row["command"], book.orders.get(row["number"]), asked, row["at"])
 
 
 async def test_the_walk_is_asked_only_when_it_can_have_come_near(
@@ -440,10 +440,10 @@ async def test_the_walk_is_asked_only_when_it_can_have_come_near(
         asked[symbol] += 1
         return walk_middle_cents(seed, symbol, tick)
 
-    monkeypatch.setattr("trading_intents.brokers.paper.venue.batches.walk_middle_cents", counted)
+    monkeypatch.setattr("trading_intents.brokers.paper.book.matching.walk_middle_cents", counted)
     session = await venue.open_session(account)
     for _ in range(20):
-        await session.broker._look_at_market()
+        await session.broker._market.look()
     assert sum(asked.values()) <= 4 * symbols
     assert len((await session.broker.snapshot(datetime.now(UTC))).open_orders) == symbols
 
@@ -494,3 +494,22 @@ async def test_an_order_is_filled_by_no_quote_that_it_found(venue: Venue) -> Non
     await session.broker._venue.take(VenueRequest(books=books, symbols=frozenset({ACME})))
     [order] = books.books[ACME].working()
     assert order.filled == 0
+
+
+async def test_a_cancel_that_comes_with_the_fill_is_too_late(
+    venue: Venue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order is read before the batch's own transaction works the quote that fills it."""
+    account = uuid4()
+    await venue.post("99x10 101x10")
+    session = await venue.open_session(account)
+    await session.submit("one", "buy 10 limit 100")
+    monkeypatch.setattr(session.broker._market, "look", asyncio.Event().wait)
+    await venue.post("99x10 100x10")
+    late = await session.cancel("x", "one")
+    assert (late.outcome, late.code) == (Outcome.REJECTED, "too_late")
+    assert [said(event) for event in late.updates][1:] == [
+        "fill 10@100",
+        "cancel_rejected too_late",
+    ]
+    await assert_books_balance(venue.owner, account)

@@ -81,7 +81,7 @@ async def test_a_quote_that_fills_nobody_moves_the_equity_at_the_next_look(
     await session.submit("one", "buy 10 market")
     await reported(session, "999890", "999990")
     monkeypatch.setattr(broker, "CHECK_SECONDS", 0.05)
-    session.broker._wakeup.set()
+    session.broker._market.wake()
     await venue.post("19x100 21x100")
     await reported(session, "999890", "1000090")
 
@@ -109,19 +109,10 @@ def quote(bid: str, ask: str) -> Quote:
 def test_positions_are_valued_at_the_middle_and_none_are_unknown() -> None:
     valuation = Valuation(seed=1)
     account = PaperAccount(cash=CASH, reserved=D(5), short_value=D(10))
-    balance = valuation.balance(account, NOW)
-    assert (balance.cash, balance.buying_power, balance.equity) == (CASH, D(999975), None)
+    balance = valuation.balance(account, {}, NOW)
+    assert (balance.cash, balance.buying_power, balance.equity) == (CASH, D(999975), CASH)
     other = Symbol("OTHER")
-    valuation.load({ACME: D(2), other: D(-3), Symbol("GONE"): D(0)}, {ACME: quote("10", "11")}, 7)
+    held = {ACME: D(2), other: D(-3), Symbol("GONE"): D(0)}
+    valuation.load({ACME: quote("10", "11")})
     walk = D(walk_middle_cents(1, other, tick_number(NOW))) / 100
-    assert valuation.balance(account, NOW).equity == CASH + 21 - 3 * walk
-
-
-def test_positions_that_were_read_before_newer_events_are_left_out() -> None:
-    valuation = Valuation(seed=1)
-    account = PaperAccount(cash=CASH)
-    valuation.load({ACME: D(2)}, {ACME: quote("10", "10")}, 7)
-    valuation.load({ACME: D(1)}, {}, 6)
-    assert valuation.balance(account, NOW).equity == CASH + 20
-    assert valuation.positions_at(7) == {ACME: D(2)}
-    assert valuation.positions_at(8) is None
+    assert valuation.balance(account, held, NOW).equity == CASH + 21 - 3 * walk

@@ -3,6 +3,7 @@ tables hold."""
 
 import asyncio
 import contextlib
+import json
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -12,10 +13,10 @@ from uuid import UUID, uuid4
 
 import asyncpg
 
-from tests.brokers.paper.market import ACME, terms
+from tests.brokers.paper.market import ACME, named, terms
 from tests.kept_connections import make_pipeline, open_owner, open_pools
 from trading_intents.brokers.paper.broker import PaperBroker
-from trading_intents.brokers.paper.model import PaperTerms, Prices, Quote
+from trading_intents.brokers.paper.model import Prices, Quote
 from trading_intents.brokers.paper.quotes import Quotes
 from trading_intents.brokers.port import (
     BrokerAccount,
@@ -24,7 +25,6 @@ from trading_intents.brokers.port import (
     CommandResult,
     EventKind,
     IntegrationContext,
-    OrderTicket,
     StreamGap,
 )
 from trading_intents.clock import SystemClock
@@ -36,23 +36,10 @@ from trading_intents.storage.signals import Signals, open_signals
 from trading_intents.telemetry import Metrics, make_log
 from trading_intents.trading import Environment, Symbol, amount_text
 
+CANCEL = terms("buy 1 market")
 CALL_SECONDS = 3.0
 WAIT_SECONDS = 20.0  # a busy machine takes long
 SETTINGS = {"PAPER_CASH": "1000000", "PAPER_SEED": "7", "PAPER_MAX_OPEN_ORDERS": "1000"}
-
-
-def ticket(client_order_id: str, asked: PaperTerms, **more: Any) -> OrderTicket:
-    return OrderTicket(
-        client_order_id=client_order_id,
-        symbol=asked.symbol,
-        side=asked.side,
-        kind=asked.kind,
-        quantity=asked.quantity,
-        limit_price=asked.limit_price,
-        stop_price=asked.stop_price,
-        time_in_force=asked.time_in_force,
-        **more,
-    )
 
 
 def said(event: BrokerEvent | StreamGap) -> str:
@@ -82,17 +69,17 @@ class PaperSession:
         self, client_order_id: str, text: str, symbol: Symbol = ACME, **more: Any
     ) -> CommandResult:
         return await self.broker.submit(
-            ticket(client_order_id, terms(text, symbol), **more), deadline()
+            named(terms(text, symbol), client_order_id, **more), deadline()
         )
 
     async def replace(
         self, client_order_id: str, orig: str, text: str, symbol: Symbol = ACME
     ) -> CommandResult:
-        asked = ticket(client_order_id, terms(text, symbol), orig_client_order_id=orig)
+        asked = named(terms(text, symbol), client_order_id, orig_client_order_id=orig)
         return await self.broker.replace(asked, deadline())
 
     async def cancel(self, client_order_id: str, orig: str | None, **more: Any) -> CommandResult:
-        asked = ticket(client_order_id, terms("buy 1 market"), orig_client_order_id=orig, **more)
+        asked = named(CANCEL, client_order_id, orig_client_order_id=orig, **more)
         return await self.broker.cancel(asked, deadline())
 
     async def event(self) -> BrokerEvent | StreamGap | None:
@@ -187,7 +174,8 @@ class Venue:
 
     async def journal(self, account_id: UUID) -> list[str]:
         rows = await self.owner.fetch(
-            "SELECT * FROM paper_journal WHERE account_id = $1 ORDER BY seq", account_id
+            "SELECT * FROM paper_journal WHERE account_id = $1 AND command <> '' ORDER BY seq",
+            account_id,
         )
         return [f"{row['command']} {row['client_order_id']}" for row in rows]
 
@@ -224,39 +212,60 @@ async def add_organization(owner: asyncpg.Connection) -> OrganizationId:
     return OrganizationId(organization)
 
 
+# Every order at the venue: as it works, or as it ended.
+ORDERS = """
+    SELECT o.account_id, number, coalesce(status, 'WORKING') AS status, coalesce(filled, 0) AS filled,
+        broker_order_id, quantity, limit_price, stop_price, coalesce(is_held, false) AS is_held
+    FROM (
+        SELECT account_id, state FROM paper_working
+        UNION ALL
+        SELECT account_id, ended FROM paper_journal WHERE ended IS NOT NULL
+    ) AS o
+    CROSS JOIN LATERAL json_to_record(o.state) AS s (number bigint, status text, filled numeric,
+        broker_order_id text, quantity numeric, limit_price numeric, stop_price numeric,
+        is_held boolean)
+"""
+# Every event, with the number of its order.
+EVENTS = """
+    SELECT j.account_id, j.seq + n - 1 AS seq, j.number, e ->> 'kind' AS kind,
+        e ->> 'symbol' AS symbol, e ->> 'side' AS side, e ->> 'exec_id' AS exec_id,
+        (e ->> 'quantity')::numeric AS quantity, (e ->> 'price')::numeric AS price
+    FROM paper_journal j CROSS JOIN LATERAL json_array_elements(j.events) WITH ORDINALITY AS s (e, n)
+"""
+
+
 async def assert_books_balance(owner: asyncpg.Connection, account_id: UUID) -> None:
-    """Cash, positions and orders are the sums of the fills; events and arrivals are numbered
-    without a gap."""
+    """Cash, positions and orders are the sums of the fills; no number is given twice."""
     row = await owner.fetchrow("SELECT * FROM paper_accounts WHERE account_id = $1", account_id)
-    fills = await owner.fetch(
-        "SELECT * FROM paper_events WHERE account_id = $1 AND kind = 'FILL'", account_id
+    events = await owner.fetch(
+        f"SELECT * FROM ({EVENTS}) AS e WHERE account_id = $1 ORDER BY seq", account_id
     )
     cash = Decimal(SETTINGS["PAPER_CASH"])
     positions: dict[str, Decimal] = defaultdict(Decimal)
     filled: dict[int, Decimal] = defaultdict(Decimal)
-    for fill in fills:
-        sign = 1 if fill["side"] == "BUY" else -1
-        cash -= sign * fill["quantity"] * fill["price"]
-        positions[fill["symbol"]] += sign * fill["quantity"]
-        filled[fill["number"]] += fill["quantity"]
+    for fill in events:
+        if fill["kind"] == "FILL":
+            sign = 1 if fill["side"] == "BUY" else -1
+            cash -= sign * fill["quantity"] * fill["price"]
+            positions[fill["symbol"]] += sign * fill["quantity"]
+            filled[fill["number"]] += fill["quantity"]
     assert row["cash"] == cash
     holdings = await owner.fetch("SELECT * FROM paper_holdings WHERE account_id = $1", account_id)
     assert {h["symbol"]: h["position"] for h in holdings if h["position"]} == {
         s: q for s, q in positions.items() if q
     }
     orders = await owner.fetch(
-        "SELECT * FROM paper_orders WHERE account_id = $1 ORDER BY number", account_id
+        f"SELECT * FROM ({ORDERS}) AS o WHERE account_id = $1 ORDER BY number", account_id
     )
     assert {o["number"]: o["filled"] for o in orders if o["filled"]} == filled
-    assert [o["number"] for o in orders] == list(range(1, row["orders"] + 1))
-    seqs = await owner.fetch(
-        "SELECT seq FROM paper_events WHERE account_id = $1 ORDER BY seq", account_id
+    numbers = [o["number"] for o in orders]
+    assert len(numbers) == len(set(numbers))
+    assert set(numbers) == {e["number"] for e in events if e["number"]}
+    rows = await owner.fetch(
+        "SELECT * FROM paper_journal WHERE account_id = $1 ORDER BY seq", account_id
     )
-    assert [each["seq"] for each in seqs] == list(range(1, row["events"] + 1))
-    reported = {
-        e["number"]
-        for e in await owner.fetch(
-            "SELECT number FROM paper_events WHERE account_id = $1", account_id
-        )
-    }
-    assert reported >= {o["number"] for o in orders}
+    given = list[int]()
+    for each in rows:
+        given += range(each["seq"], each["seq"] + max(1, len(json.loads(each["events"]))))
+    assert given == sorted(set(given))
+    assert given[-1] <= row["events"]

@@ -3,18 +3,19 @@ market."""
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
-from decimal import Decimal
+from itertools import chain
+from uuid import UUID
 
 from msgspec.structs import replace
 
 from trading_intents.brokers.paper import store
-from trading_intents.brokers.paper.book.matching import OrderBook
 from trading_intents.brokers.paper.faults import ActiveFaults, FaultKind
-from trading_intents.brokers.paper.model import CAPABILITIES, PaperEvent, Source
-from trading_intents.brokers.paper.prices import TICK_MILLIS, tick_number
+from trading_intents.brokers.paper.market import Market
+from trading_intents.brokers.paper.model import CAPABILITIES, JournalRow, PaperAccount, PaperOrder
 from trading_intents.brokers.paper.quotes import channel
+from trading_intents.brokers.paper.store import CommandTarget, FoundOrder, find_orders
 from trading_intents.brokers.paper.venue.batches import PaperVenue
 from trading_intents.brokers.paper.venue.model import AccountBooks, VenueReply, VenueRequest
 from trading_intents.brokers.paper.venue.simulation import PaperSimulation
@@ -38,18 +39,14 @@ from trading_intents.brokers.port import (
     StreamGap,
 )
 from trading_intents.errors import OutcomeUnknown, PlatformError
-from trading_intents.loops import Pacer, stop_tasks, wait_at_most
-from trading_intents.storage.administration import read_clock
-from trading_intents.storage.database import Tx
-from trading_intents.storage.pipeline import StatementRefused
+from trading_intents.loops import stop_tasks, wait_at_most
+from trading_intents.storage.grouped import PoolTransaction
+from trading_intents.storage.pipeline import Statement, StatementRefused
 from trading_intents.trading import Symbol
 
-# A wake-up can be lost, so a session with working orders looks for posted quotes this often.
-QUOTES_SECONDS = 1.0
 # How often it checks whether another worker, paused while it held the account, has sent a command
 # after all.
 CHECK_SECONDS = 30.0
-LOOK_PAUSE_SECONDS = 0.02  # so that many quotes are worked together
 RETRY_SECONDS = 0.5
 DOWN = "the session is down"
 
@@ -60,24 +57,25 @@ class PaperBroker:
 
     def __init__(self, context: IntegrationContext) -> None:
         self._context = context
+        self._seed = int(context.settings["PAPER_SEED"])
         self._venue = context.share("venue", lambda: PaperVenue(context))
         self._books = AccountBooks(
+            seed=self._seed,
             account_id=context.account.id,
             organization_id=context.account.organization_id,
-            on_events=self._on_events,
+            on_rows=self._on_rows,
         )
+        self._market = Market(context, self._venue, self._books)
         self._down = asyncio.Event()
         self._down.set()
         self._last_streamed = 0  # the last event handed out
-        self._committed: deque[PaperEvent] = deque()
+        self._committed: deque[JournalRow] = deque()
         self._news = asyncio.Event()
-        self._wakeup = asyncio.Event()
-        self._is_quoted = False  # a quote was posted
         self._running: asyncio.Task[None] | None = None
         self._armed_faults: set[FaultKind] = set()
         self._quiet_until_seconds = 0.0
-        self._looked_seconds = self._checked_seconds = self._quotes_seconds = 0.0
-        self._valuation = Valuation(int(context.settings["PAPER_SEED"]))
+        self._checked_seconds = 0.0
+        self._valuation = Valuation(self._seed)
         self._balance: BrokerBalance | None = None  # the last one reported
 
     async def open(self) -> None:
@@ -91,14 +89,14 @@ class PaperBroker:
         self._checked_seconds = self._context.clock.monotonic()
         self._down.clear()
         self._context.signals.subscribe(
-            channel(self._context.account.organization_id), self._on_quote
+            channel(self._context.account.organization_id), self._market.on_quote
         )
         self._running = asyncio.create_task(self._run_market())
 
     async def close(self) -> None:
         self._break()
         self._context.signals.unsubscribe(
-            channel(self._context.account.organization_id), self._on_quote
+            channel(self._context.account.organization_id), self._market.on_quote
         )
         await stop_tasks(self._running)
 
@@ -115,15 +113,18 @@ class PaperBroker:
         self, client_order_id: str, broker_order_id: str | None, deadline: float
     ) -> Lookup:
         """Looks up by the client order id alone: the journal has every one that ever arrived."""
+        asked = [CommandTarget(self._context.account.id, client_order_id)]
         try:
             async with (
                 asyncio.timeout(deadline - self._context.clock.monotonic()),
                 self._context.database.transaction(read_only=True) as tx,
             ):
-                found = await store.find_order(tx, self._context.account.id, client_order_id)
+                (reply,) = await PoolTransaction(tx).run([find_orders(asked)])
         except (PlatformError, TimeoutError) as error:
             return LookupUnknown(str(error))
-        return _snapshot(found) if found else Absent()
+        for found in reply.parse(FoundOrder):
+            return _snapshot(found)
+        return Absent()
 
     async def events(self) -> AsyncIterator[BrokerEvent | BrokerBalance | StreamGap]:
         while not self._down.is_set():
@@ -146,44 +147,54 @@ class PaperBroker:
             async with self._context.database.transaction(
                 read_only=True, isolation="repeatable read"
             ) as tx:
-                now = await read_clock(tx)
-                working = await store.list_open(tx, account_id)
-                executions = await store.list_events_since(tx, account_id, since)
-                held = await store.list_positions(tx, account_id)
-                totals = await store.read_totals(tx, account_id)
-                await self._value(tx, held, totals.events)
+                run = PoolTransaction(tx)
+                clock, totals, working, held = await run.run(
+                    [
+                        store.READ_CLOCK,
+                        store.read_account(account_id),
+                        store.list_working([account_id]),
+                        store.list_holdings([account_id]),
+                    ]
+                )
+                positions = store.parse_positions(held)
+                asked = list[CommandTarget]()
+                for _, order in working.parse(tuple[UUID, PaperOrder]):
+                    asked.append(CommandTarget(account_id, None, order.number))
+                found, posted = await run.run([find_orders(asked), self._last_quotes(positions)])
+                executions = await store.list_events_since(run, account_id, since)
         except PlatformError as error:
             raise BrokerUnavailable(error.detail) from None
-        positions = list[BrokerEvent]()
-        for symbol, quantity in held.items():
+        (now,) = clock.parse(datetime)
+        (account,) = totals.parse(PaperAccount)
+        reported = list[BrokerEvent]()
+        for symbol, quantity in positions.items():
             position = BrokerEvent(
                 kind=EventKind.POSITION,
-                dedupe_key=f"paper:{totals.events}:{symbol}",
+                dedupe_key=f"paper:{account.events}:{symbol}",
                 symbol=symbol,
                 quantity=quantity,
                 venue_time=now,
             )
-            positions.append(position)
+            reported.append(position)
+        self._valuation.load(store.parse_last(posted))
         return AccountSnapshot(
             taken_at=now,
-            open_orders=tuple(map(_snapshot, working)),
+            open_orders=tuple(map(_snapshot, found.parse(FoundOrder))),
             executions=tuple(executions),
-            positions=tuple(positions),
-            balance=self._valuation.balance(totals, now),
+            positions=tuple(reported),
+            balance=self._valuation.balance(account, positions, now),
         )
 
-    async def _value(self, tx: Tx, held: Mapping[Symbol, Decimal], number: int) -> None:
-        organization_id = self._context.account.organization_id
-        quotes = await store.find_last_quotes(tx, organization_id, list(held)) if held else {}
-        self._valuation.load(held, quotes, number)
+    def _last_quotes(self, held: Iterable[Symbol]) -> Statement:
+        return store.list_quotes([self._books.asked_quotes(symbol) for symbol in held])
 
     def _changed_balance(self) -> BrokerBalance | None:
         """The balance, if it is another one than was reported last. None is reported before the
-        session's snapshot has read the positions: the equity would be missing."""
+        session's snapshot has read the prices of what is held."""
         books = self._books
-        if books.totals is None or books.worked_at is None or self._valuation.positions is None:
+        if books.totals is None or books.worked_at is None or not self._valuation.is_loaded:
             return None
-        balance = self._valuation.balance(books.totals, books.worked_at)
+        balance = self._valuation.balance(books.totals, books.positions(), books.worked_at)
         last = self._balance
         if last is not None and replace(balance, as_of=last.as_of) == last:
             return None
@@ -193,7 +204,9 @@ class PaperBroker:
     async def _send(self, command: str, ticket: OrderTicket, deadline: float) -> CommandResult:
         if self._down.is_set():
             return _not_sent(DOWN)
-        request = VenueRequest(books=self._books, command=command, ticket=ticket)
+        request = VenueRequest(
+            books=self._books, command=command, ticket=ticket, symbols=frozenset({ticket.symbol})
+        )
         try:
             async with asyncio.timeout(deadline - self._context.clock.monotonic()):
                 return await self._answer(await self._venue.take(request))
@@ -218,27 +231,20 @@ class PaperBroker:
             return CommandResult(outcome=Outcome.UNKNOWN, message="no answer came")
         return reply.result
 
-    def _on_events(self, events: Sequence[PaperEvent], faults: Sequence[ActiveFaults]) -> None:
+    def _on_rows(self, rows: Sequence[JournalRow], faults: Sequence[ActiveFaults]) -> None:
         for each in faults:
             self._armed_faults |= each.kinds & {FaultKind.DUPLICATE, FaultKind.REORDER}
             if FaultKind.DELAY in each:
                 now = self._context.clock.monotonic()
                 self._quiet_until_seconds = now + each.delay_millis / 1000
-        self._committed.extend(events)
-        symbols = {each.event.symbol for each in events}
-        changed = [book for symbol, book in self._books.books.items() if symbol in symbols]
-        self._valuation.update(changed, events[-1].seq)
+        self._committed.extend(rows)
+        self._valuation.update(self._books.books.values())
         self._news.set()
-        self._wakeup.set()  # other orders may rest now, which changes when to match next
-
-    def _on_quote(self) -> None:
-        if self._books.working():
-            self._is_quoted = True
-            self._wakeup.set()
+        self._market.wake()  # other orders may rest now, which changes when to match next
 
     def _check_soon(self) -> None:
         self._checked_seconds = -CHECK_SECONDS
-        self._wakeup.set()
+        self._market.wake()
 
     def _break(self) -> None:
         self._down.set()
@@ -253,17 +259,19 @@ class PaperBroker:
         """Takes events that were committed by this session, or reads them from the database if
         others came before."""
         await self._pause(self._quiet_until_seconds - self._context.clock.monotonic())
-        while self._committed and self._committed[0].seq <= self._last_streamed:
-            self._committed.popleft()
-        last = self._books.totals.events if self._books.totals else self._last_streamed
-        if self._committed and self._committed[0].seq == self._last_streamed + 1:
-            events = [each.event for each in self._committed]
-            self._last_streamed = self._committed[-1].seq
-            self._committed.clear()
-        elif self._committed or last > self._last_streamed:
-            events = await self._read_events()
+        rows = [row for row in self._committed if row.seq > self._last_streamed]
+        self._committed.clear()
+        last = self._last_streamed
+        is_whole = True
+        for row in rows:
+            is_whole = is_whole and row.seq == last + 1
+            last = row.last
+        known = self._books.totals.events if self._books.totals else last
+        if not is_whole or known > last:
+            rows = await self._read_rows(known)
         else:
-            return []
+            self._last_streamed = last
+        events = list(chain.from_iterable(row.events for row in rows))
         if FaultKind.REORDER in self._armed_faults:
             events.reverse()
         if FaultKind.DUPLICATE in self._armed_faults:
@@ -271,127 +279,61 @@ class PaperBroker:
         self._armed_faults.clear()
         return events
 
-    async def _read_events(self) -> list[BrokerEvent]:
+    async def _read_rows(self, until: int) -> list[JournalRow]:
+        """Not every number has a row."""
+        asked = store.list_rows(self._context.account.id, self._last_streamed)
         try:
             async with self._context.database.transaction(read_only=True) as tx:
-                events = await store.list_events(tx, self._context.account.id, self._last_streamed)
+                (reply,) = await PoolTransaction(tx).run([asked])
         except PlatformError:
             await self._pause(RETRY_SECONDS)
             self._news.set()
             return []
-        if events:
-            self._last_streamed = events[-1].seq
-        return [each.event for each in events]
+        rows = reply.parse(JournalRow)
+        self._last_streamed = rows[-1].last if rows else until
+        return rows
 
     async def _run_market(self) -> None:
         """Runs until cancelled. If the market fails, the session ends, so that it does not seem
         alive."""
         try:
             while not self._down.is_set():
-                await self._wait_for_market()
+                await self._market.wait(self._checked_seconds + CHECK_SECONDS)
                 try:
-                    await self._look_at_market()
+                    await self._check()
+                    await self._market.look()
                 except PlatformError:
                     await self._pause(RETRY_SECONDS)
         finally:
             self._break()
 
-    async def _wait_for_market(self) -> None:
-        clock = self._context.clock
-        working = self._books.working()
-        due = self._checked_seconds + CHECK_SECONDS
-        if working:
-            due = min(due, self._looked_seconds + QUOTES_SECONDS)
-        if any(book.holding.source is not Source.POSTED for book in working):
-            due = min(due, self._looked_seconds + TICK_MILLIS / 1000)
-        await wait_at_most(self._wakeup, due - clock.monotonic())
-        self._wakeup.clear()
-        await self._pause(self._looked_seconds + LOOK_PAUSE_SECONDS - clock.monotonic())
-
-    async def _look_at_market(self) -> None:
-        """Has the venue match the books that a quote, the walk or the time affects; the others stay
-        untouched."""
-        clock = self._context.clock
-        now_seconds = clock.monotonic()
-        if now_seconds >= self._checked_seconds + CHECK_SECONDS:
-            self._checked_seconds = now_seconds
-            await self._check()
-        is_quoted = self._is_quoted or now_seconds >= self._quotes_seconds + QUOTES_SECONDS
-        self._looked_seconds = now_seconds
-        self._is_quoted = False
-        due = await self._find_due(clock.now())
-        if is_quoted and self._books.working():
-            self._quotes_seconds = now_seconds
-            due |= await self._find_quoted()
-        if due:
-            await self._venue.take(VenueRequest(books=self._books, symbols=frozenset(due)))
-
     async def _check(self) -> None:
-        """Takes over what another process did to the account; positions are valued anew."""
-        account_id = self._context.account.id
-        async with self._context.database.transaction(
-            read_only=True, isolation="repeatable read"
-        ) as tx:
-            number = (await store.read_totals(tx, account_id)).events
-            held = self._valuation.positions_at(number)
-            if held is None:
-                held = await store.list_positions(tx, account_id)
-            if held:
-                await self._value(tx, held, number)
-                self._books.worked_at = await read_clock(tx)
-                self._news.set()
-        if self._books.totals is None or self._books.totals.events != number:
-            await self._venue.take(VenueRequest(books=self._books))
-        if self._books.totals and self._books.totals.events > self._last_streamed:
-            self._news.set()
-
-    async def _find_due(self, now: datetime) -> set[Symbol]:
-        """Finds symbols in which an order expires or the walk has reached one. Other tasks run
-        meanwhile."""
-        due = set[Symbol]()
-        tick = tick_number(now)
-        pacer = Pacer()
-        for book in self._books.working():
-            await pacer.pause_if_due()
-            due_at = book.levels.due_at
-            is_walked = book.holding.source is not Source.POSTED
-            if (due_at and due_at <= now) or (is_walked and self._is_near(book, tick)):
-                due.add(book.symbol)
-        return due
-
-    def _is_near(self, book: OrderBook, tick: int) -> bool:
-        if book.checked_tick >= tick:
-            return False
-        checked = max(book.checked_tick, book.holding.number)
-        if self._venue.next_match_tick(book, checked, tick) is not None:
-            return True
-        book.checked_tick = tick
-        return False
-
-    async def _find_quoted(self) -> set[Symbol]:
-        books = dict[Symbol, OrderBook]()
-        seen = dict[Symbol, int]()
-        for book in self._books.working():
-            books[book.symbol] = book
-            seen[book.symbol] = max(book.checked_quote, book.holding.posted_number)
-        async with self._context.database.transaction(read_only=True) as tx:
-            posted = await store.list_new_quotes(tx, self._context.account.organization_id, seen)
-        due = set[Symbol]()
-        for symbol, quotes in posted.items():
-            book = books[symbol]
-            is_walked = book.holding.source is not Source.POSTED
-            if is_walked or any(map(book.levels.could_match, quotes)):
-                due.add(symbol)
-            else:
-                book.checked_quote = quotes[-1].number
-        return due
+        """Now and then takes over what another process did to the account, and values the
+        positions anew."""
+        now_seconds = self._context.clock.monotonic()
+        if now_seconds < self._checked_seconds + CHECK_SECONDS:
+            return
+        self._checked_seconds = now_seconds
+        books = self._books
+        database = self._context.database
+        async with database.transaction(read_only=True) as tx:
+            (totals,) = await PoolTransaction(tx).run([store.read_account(books.account_id)])
+        if totals.parse(PaperAccount) != [books.totals]:
+            await self._venue.take(VenueRequest(books=books))
+        async with database.transaction(read_only=True) as tx:
+            asked = [store.READ_CLOCK, self._last_quotes(books.positions())]
+            clock, posted = await PoolTransaction(tx).run(asked)
+        (books.worked_at,) = clock.parse(datetime)
+        if self._valuation.is_loaded:
+            self._valuation.load(store.parse_last(posted))
+        self._news.set()
 
 
 def _not_sent(message: str) -> CommandResult:
     return CommandResult(outcome=Outcome.NOT_SENT, message=message)
 
 
-def _snapshot(found: store.TargetRow) -> OrderSnapshot:
+def _snapshot(found: FoundOrder) -> OrderSnapshot:
     order = found.order
     return OrderSnapshot(
         client_order_id=order.client_order_id,
@@ -399,7 +341,7 @@ def _snapshot(found: store.TargetRow) -> OrderSnapshot:
         symbol=order.symbol,
         side=order.side,
         quantity=order.quantity,
-        events=tuple(found.events),
+        events=found.events,
     )
 
 

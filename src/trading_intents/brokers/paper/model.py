@@ -5,6 +5,9 @@ import hashlib
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
+from uuid import UUID
+
+import msgspec
 
 from trading_intents import trading
 from trading_intents.brokers.port import (
@@ -12,6 +15,7 @@ from trading_intents.brokers.port import (
     Capabilities,
     LinkedOrders,
     LookupKind,
+    OrderTicket,
     PriceTick,
 )
 from trading_intents.trading import (
@@ -65,6 +69,18 @@ def made_id(*parts: object) -> str:
     return hashlib.blake2b(text.encode(), digest_size=_ID_CHARACTERS // 2).hexdigest()
 
 
+def made_order_id(seed: int, account_id: str, number: int) -> str:
+    """Makes an order's id, which says its number."""
+    return f"{made_id(seed, account_id, 'order', number)}-{number}"
+
+
+def order_number(seed: int, account_id: str, broker_order_id: str) -> int | None:
+    """The number in an id that `made_order_id` made."""
+    number = broker_order_id.rpartition("-")[2]
+    is_ours = number.isdecimal() and broker_order_id == made_order_id(seed, account_id, int(number))
+    return int(number) if is_ours else None
+
+
 class Source(StrEnum):
     WALK = "walk"
     POSTED = "posted"
@@ -111,28 +127,19 @@ class PaperOrderStatus(StrEnum):
     REJECTED = "REJECTED"
 
 
-class PaperTerms(trading.VersionTerms, kw_only=True):
+def price_of(terms: trading.VersionTerms) -> Decimal | None:
+    """Its limit, else its stop; None: the market's."""
+    return terms.stop_price if terms.limit_price is None else terms.limit_price
+
+
+class PaperOrder(trading.VersionTerms, kw_only=True, omit_defaults=True):
     symbol: Symbol
     side: OrderSide
     kind: OrderKind
-
-    @property
-    def price(self) -> Decimal | None:
-        """Its limit, else its stop; None: the market's."""
-        return self.stop_price if self.limit_price is None else self.limit_price
-
-
-class PaperLeg(FrozenStruct, kw_only=True):
-    leg: Leg
-    client_order_id: str
-    terms: PaperTerms
-
-
-class PaperOrder(PaperTerms, kw_only=True):
-    number: int  # in its account, from 1
+    number: int  # of its first event in the account
     broker_order_id: str
     client_order_id: str  # of the version that works
-    place: int  # in the queue; a replace takes a new one
+    rank: int  # in the queue: the number of the event of its acceptance or last replace
     status: PaperOrderStatus = PaperOrderStatus.WORKING
     triggered: bool = False
     filled: Decimal = ZERO
@@ -191,16 +198,33 @@ class PaperEvent(FrozenStruct):
     seq: int  # in the account
 
 
+class JournalRow(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A run of events of one order, with the number of the first; and the command that caused it,
+    if one did. A row without an event takes a number too."""
+
+    account_id: UUID
+    seq: int
+    number: int | None = None  # the order's
+    at: datetime
+    command: str | None = None
+    client_order_id: str | None = None
+    duplicate: bool | None = None
+    ticket: OrderTicket | None = None
+    events: list[BrokerEvent]
+    ended: PaperOrder | None = None  # the order as it ended, if it did
+
+    @property
+    def last(self) -> int:
+        return self.seq + max(len(self.events), 1) - 1
+
+
 class PaperAccount(FrozenStruct, kw_only=True):
-    """Totals over all symbols, and the last numbers given out."""
+    """Totals over all symbols, and the last number given to an event."""
 
     cash: Decimal
     reserved: Decimal = ZERO
     short_value: Decimal = ZERO  # what the open shorts were sold for
-    orders: int = 0
     events: int = 0
-    places: int = 0
-    commands: int = 0
 
     @property
     def buying_power(self) -> Decimal:

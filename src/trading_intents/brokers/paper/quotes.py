@@ -2,6 +2,7 @@
 of the symbol; and the present quotes, as the organization sees them."""
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from msgspec.structs import asdict
 
@@ -10,8 +11,8 @@ from trading_intents.brokers.paper.model import PostedQuote, Prices, Quote, Sour
 from trading_intents.brokers.paper.prices import tick_number, walk_quote
 from trading_intents.errors import LimitReached, VersionConflict
 from trading_intents.ids import OrganizationId
-from trading_intents.storage.administration import read_clock
 from trading_intents.storage.database import Pool
+from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.storage.pages import PageRequest
 from trading_intents.storage.signals import Signals
 from trading_intents.trading import Symbol
@@ -62,9 +63,12 @@ class Quotes:
     async def find(self, organization_id: OrganizationId, symbol: Symbol) -> Quote:
         """The last one posted, however old, or the walk's of this moment."""
         async with self._pool.transaction([organization_id], read_only=True) as tx:
-            posted = await store.find_last_quotes(tx, organization_id, [symbol])
-            now = await read_clock(tx)
-        return posted.get(symbol) or walk_quote(self._seed, symbol, tick_number(now))
+            asked = store.AskedQuotes(organization_id, organization_id, symbol)
+            posted, clock = await PoolTransaction(tx).run(
+                [store.list_quotes([asked]), store.READ_CLOCK]
+            )
+        tick = tick_number(clock.parse(datetime)[0])
+        return store.parse_last(posted).get(symbol) or walk_quote(self._seed, symbol, tick)
 
     async def list(
         self, organization_id: OrganizationId, page: PageRequest

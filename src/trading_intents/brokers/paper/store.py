@@ -1,198 +1,207 @@
-"""Statements of the paper broker's tables that a session runs. Never reads another feature's
-table."""
+"""Statements of the venue's tables and of the quotes. Never reads another feature's table."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from decimal import Decimal
+from itertools import chain
 from uuid import UUID
 
 import msgspec
 from msgspec.structs import astuple
 
 from trading_intents.brokers.paper.model import (
-    PaperAccount,
-    PaperEvent,
+    JournalRow,
+    PaperHolding,
     PaperOrder,
     PostedQuote,
     Prices,
+    Quote,
 )
 from trading_intents.brokers.port import BrokerEvent
 from trading_intents.storage.database import Tx
+from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.storage.pages import PageRequest, fetch_page
-from trading_intents.storage.pipeline import Statement, json_text
+from trading_intents.storage.pipeline import Reply, Statement, json_text
 from trading_intents.trading import Symbol
 
-EVENTS_A_READ = 1_000
+ROWS_A_READ = 1_000
+
+READ_CLOCK = Statement("SELECT to_json(clock_timestamp())")
 
 
 class CommandTarget(msgspec.Struct, frozen=True):
-    """An order that a REPLACE or CANCEL names by any id that it ever had."""
+    """An order by any client order id that it ever had; one that nobody knows, by its number."""
 
     account_id: UUID
     client_order_id: str | None
-    broker_order_id: str | None
+    number: int | None = None
 
 
-class TargetRow(msgspec.Struct):
+class FoundOrder(msgspec.Struct):
+    asked: CommandTarget
     order: PaperOrder
-    events: list[BrokerEvent]
-    asked: CommandTarget | None = None
+    runs: list[list[BrokerEvent]]
+
+    @property
+    def events(self) -> tuple[BrokerEvent, ...]:
+        return tuple(chain.from_iterable(self.runs))
 
 
-# Rows with the fields of a BrokerEvent.
-_EVENTS = "(SELECT *, 'paper:' || seq AS dedupe_key FROM paper_events) AS e"
-_EVENTS_OF_ORDER = f"""
-    SELECT coalesce(json_agg(e ORDER BY e.seq), '[]') FROM (
-        SELECT e.* FROM {_EVENTS}
-        WHERE e.account_id = o.account_id AND e.number BETWEEN o.number AND o.number
-        ORDER BY e.number
-    ) AS e
-"""  # noqa: S608 - our own constants
-
-
-QUOTE_COLUMNS = f"q.symbol, q.number, q.posted_at AS at, {', '.join(Prices.__struct_fields__)}"
-_TOTALS = ", ".join(PaperAccount.__struct_fields__)
-
-
-def find_targets(targets: Sequence[CommandTarget]) -> Statement:
-    """Finds the orders that commands name, each with all of its events so far; by the client order
-    id, where there is one."""
-    sql = f"""
-        SELECT json_build_object('asked', asked, 'order', o, 'events', ({_EVENTS_OF_ORDER}))
-        FROM json_to_recordset($1::text::json) AS asked (account_id uuid, client_order_id text,
-            broker_order_id text)
+def find_orders(asked: Sequence[CommandTarget]) -> Statement:
+    """Finds orders as they are, or as they ended, each with all of its events so far."""
+    sql = """
+        SELECT json_build_object('asked', asked, 'order', coalesce(w.state, past.ended),
+            'runs', past.runs)
+        FROM json_to_recordset($1::text::json)
+            AS asked (account_id uuid, client_order_id text, number bigint)
         LEFT JOIN LATERAL (
             SELECT number FROM paper_journal
             WHERE account_id = asked.account_id AND NOT duplicate
               AND client_order_id BETWEEN asked.client_order_id AND asked.client_order_id
             ORDER BY client_order_id LIMIT 1
-        ) AS j ON true
+        ) AS named ON true
+        CROSS JOIN LATERAL (SELECT coalesce(named.number, asked.number) AS number) AS meant
         CROSS JOIN LATERAL (
-            (SELECT * FROM paper_orders
-             WHERE account_id = asked.account_id AND number BETWEEN j.number AND j.number
-             ORDER BY number)
-            UNION ALL
-            (SELECT * FROM paper_orders
-             WHERE account_id = asked.account_id AND j.number IS NULL
-               AND broker_order_id BETWEEN asked.broker_order_id AND asked.broker_order_id
-             ORDER BY broker_order_id)
-            LIMIT 1
-        ) AS o
-    """  # noqa: S608 - our own constants
-    return Statement(sql, (json_text(targets),))
-
-
-async def find_order(tx: Tx, account_id: UUID, client_order_id: str) -> TargetRow | None:
-    statement = find_targets([CommandTarget(account_id, client_order_id, None)])
-    text = await tx.fetchval(statement.sql, *statement.arguments)
-    return None if text is None else msgspec.json.decode(text, type=TargetRow)
-
-
-async def find_totals(tx: Tx, account_id: UUID) -> PaperAccount | None:
-    query = f"SELECT {_TOTALS} FROM paper_accounts WHERE account_id = $1"  # noqa: S608 - our own
-    row = await tx.fetchrow(query, account_id)
-    return None if row is None else PaperAccount(**row)
-
-
-async def read_totals(tx: Tx, account_id: UUID) -> PaperAccount:
-    totals = await find_totals(tx, account_id)
-    assert totals is not None, "the account is opened first"
-    return totals
-
-
-async def list_open(tx: Tx, account_id: UUID) -> list[TargetRow]:
-    query = f"""
-        SELECT coalesce(json_agg(
-            json_build_object('order', o, 'events', ({_EVENTS_OF_ORDER})) ORDER BY number
-        ), '[]')
-        FROM (SELECT * FROM paper_orders WHERE account_id = $1 AND status = 'WORKING'
-            ORDER BY symbol) AS o
-    """  # noqa: S608 - our own constants
-    return msgspec.json.decode(await tx.fetchval(query, account_id), type=list[TargetRow])
-
-
-async def list_positions(tx: Tx, account_id: UUID) -> dict[Symbol, Decimal]:
-    query = """
-        SELECT coalesce(json_object_agg(symbol, position), '{}')
-        FROM paper_holdings WHERE account_id = $1
+            SELECT json_agg(events ORDER BY seq) AS runs,
+                json_agg(ended) FILTER (WHERE ended IS NOT NULL) -> 0 AS ended
+            FROM (
+                (SELECT seq, events, ended FROM paper_journal
+                 WHERE account_id = asked.account_id AND seq = meant.number LIMIT 1)
+                UNION ALL
+                (SELECT seq, events, ended FROM paper_journal
+                 WHERE account_id = asked.account_id AND seq > number
+                   AND number BETWEEN meant.number AND meant.number
+                 ORDER BY number, seq)
+            ) AS own
+        ) AS past
+        LEFT JOIN LATERAL (
+            SELECT state FROM paper_working
+            WHERE account_id = asked.account_id AND number = meant.number LIMIT 1
+        ) AS w ON true
+        WHERE past.runs IS NOT NULL
     """
-    return msgspec.json.decode(await tx.fetchval(query, account_id), type=dict[Symbol, Decimal])
+    return Statement(sql, (json_text(asked),))
 
 
-async def list_events(tx: Tx, account_id: UUID, after: int) -> list[PaperEvent]:
-    query = f"""
-        SELECT coalesce(json_agg(
-            json_build_object('order', number, 'event', e, 'seq', seq) ORDER BY seq
-        ), '[]')
-        FROM (
-            SELECT * FROM {_EVENTS} WHERE account_id = $1 AND seq > $2 ORDER BY seq LIMIT $3
-        ) AS e
-    """  # noqa: S608 - our own constants
-    text = await tx.fetchval(query, account_id, after, EVENTS_A_READ)
-    return msgspec.json.decode(text, type=list[PaperEvent])
+def list_working(account_ids: Iterable[UUID]) -> Statement:
+    """Lists orders with their accounts."""
+    sql = """
+        SELECT json_build_array(w.account_id, w.state)
+        FROM json_array_elements_text($1::text::json) AS asked (account_id)
+        CROSS JOIN LATERAL (
+            SELECT * FROM paper_working WHERE account_id = asked.account_id::uuid ORDER BY number
+        ) AS w
+    """
+    return Statement(sql, (json_text(list(account_ids)),))
 
 
-async def list_events_since(tx: Tx, account_id: UUID, since: datetime) -> list[BrokerEvent]:
+def list_holdings(account_ids: Iterable[UUID]) -> Statement:
+    """Lists all holdings with their accounts and symbols."""
+    sql = """
+        SELECT json_build_array(h.account_id, h.symbol, h)
+        FROM json_array_elements_text($1::text::json) AS asked (account_id)
+        CROSS JOIN LATERAL (
+            SELECT * FROM paper_holdings WHERE account_id = asked.account_id::uuid ORDER BY symbol
+        ) AS h
+    """
+    return Statement(sql, (json_text(list(account_ids)),))
+
+
+def parse_positions(held: Reply) -> dict[Symbol, Decimal]:
+    rows = held.parse(tuple[UUID, Symbol, PaperHolding])
+    return {symbol: holding.position for _, symbol, holding in rows if holding.position}
+
+
+def read_account(account_id: UUID) -> Statement:
+    sql = "SELECT to_json(a) FROM paper_accounts a WHERE account_id = $1::text::uuid"
+    return Statement(sql, (str(account_id),))
+
+
+def list_rows(account_id: UUID, after: int) -> Statement:
+    """Lists rows of the journal, so many at a time."""
+    sql = """
+        SELECT to_json(j) FROM paper_journal j
+        WHERE account_id = $1::text::uuid AND seq > $2::text::bigint
+        ORDER BY seq LIMIT $3::text::bigint
+    """
+    return Statement(sql, (str(account_id), str(after), str(ROWS_A_READ)))
+
+
+def last_before(account_id: UUID, since: datetime) -> Statement:
+    """The last row before a time: it reads the later ones only."""
+    sql = """
+        SELECT seq FROM paper_journal
+        WHERE account_id = $1::text::uuid AND at < $2::text::timestamptz
+        ORDER BY seq DESC LIMIT 1
+    """
+    return Statement(sql, (str(account_id), since.isoformat()))
+
+
+async def list_events_since(
+    run: PoolTransaction, account_id: UUID, since: datetime
+) -> list[BrokerEvent]:
     found: list[BrokerEvent] = []
-    query = """
-        SELECT min(seq) FROM (
-            SELECT seq FROM paper_events WHERE account_id = $1 AND recorded_at >= $2
-            ORDER BY recorded_at OFFSET 0
-        ) AS later
-    """
-    first: int | None = await tx.fetchval(query, account_id, since)
-    while first is not None:
-        events = await list_events(tx, account_id, first - 1)
-        found += [each.event for each in events]
-        first = events[-1].seq + 1 if events else None
-    return found
+    (before,) = await run.run([last_before(account_id, since)])
+    after = sum(before.parse(int))
+    while True:
+        (page,) = await run.run([list_rows(account_id, after)])
+        rows = page.parse(JournalRow)
+        for row in rows:
+            found += row.events
+        if len(rows) < ROWS_A_READ:
+            return found
+        after = rows[-1].seq
 
 
-async def list_new_quotes(
-    tx: Tx, organization_id: UUID, seen: Mapping[Symbol, int]
-) -> dict[Symbol, list[PostedQuote]]:
-    query = f"""
-        SELECT {QUOTE_COLUMNS}
-        FROM unnest($2::text[], $3::bigint[]) AS asked (symbol, after)
+class AskedQuotes(msgspec.Struct):
+    organization_id: UUID
+    account_id: UUID
+    symbol: str
+    after: int | None = None  # None: the present one is enough
+    only_new: bool = False  # without the present one, unless it is new
+
+
+def list_quotes(asked: Iterable[AskedQuotes]) -> Statement:
+    """Lists with the account and the symbol, of each symbol for which the organization posts
+    quotes, the present one and all after the asked number."""
+    sql = """
+        SELECT json_build_array(asked.account_id, q.symbol, q)
+        FROM json_to_recordset($1::text::json)
+            AS asked (account_id uuid, organization_id uuid, symbol text, after bigint,
+                only_new boolean)
         CROSS JOIN LATERAL (
-            SELECT * FROM paper_quotes
-            WHERE organization_id = $1 AND symbol = asked.symbol AND number > asked.after
+            SELECT number FROM paper_symbols
+            WHERE organization_id = asked.organization_id AND symbol = asked.symbol LIMIT 1
+        ) AS s
+        CROSS JOIN LATERAL (
+            SELECT *, posted_at AS at, 'posted' AS source FROM paper_quotes
+            WHERE organization_id = asked.organization_id AND symbol = asked.symbol
+              AND number >= CASE WHEN asked.only_new THEN asked.after + 1
+                                 ELSE least(asked.after + 1, s.number) END
             ORDER BY number
         ) AS q
-        ORDER BY q.symbol, q.number
-    """  # noqa: S608 - our own constants
-    found: dict[Symbol, list[PostedQuote]] = {}
-    for row in await tx.fetch(query, organization_id, list(seen), list(seen.values())):
-        quote = PostedQuote(**row)
-        found.setdefault(quote.symbol, []).append(quote)
-    return found
+        ORDER BY asked.account_id, q.symbol, q.number
+    """
+    return Statement(sql, (json_text(list(asked)),))
 
 
-async def find_last_quotes(
-    tx: Tx, organization_id: UUID, symbols: Collection[Symbol]
-) -> dict[Symbol, PostedQuote]:
-    query = f"""
-        SELECT {QUOTE_COLUMNS} FROM unnest($2::text[]) AS asked (symbol)
-        CROSS JOIN LATERAL (
-            SELECT * FROM paper_quotes
-            WHERE organization_id = $1 AND symbol = asked.symbol ORDER BY number DESC LIMIT 1
-        ) AS q
-    """  # noqa: S608 - our own constants
-    rows = await tx.fetch(query, organization_id, list(symbols))
-    quotes = [PostedQuote(**row) for row in rows]
-    return {quote.symbol: quote for quote in quotes}
+def parse_last(posted: Reply) -> dict[Symbol, Quote]:
+    """The last quote of each symbol."""
+    return {symbol: quote for _, symbol, quote in posted.parse(tuple[UUID, Symbol, Quote])}
 
 
 async def list_last_quotes(tx: Tx, organization_id: UUID, page: PageRequest) -> list[PostedQuote]:
-    query = f"""
-        SELECT {QUOTE_COLUMNS} FROM paper_symbols s
+    query = """
+        SELECT q.symbol, q.number, q.posted_at AS at, q.bid, q.ask, q.bid_size, q.ask_size,
+            q.last, q.last_size
+        FROM paper_symbols s
         CROSS JOIN LATERAL (
             SELECT * FROM paper_quotes
             WHERE organization_id = s.organization_id AND symbol = s.symbol AND number = s.number
             LIMIT 1
         ) AS q
         WHERE s.organization_id = $1
-    """  # noqa: S608 - our own constants
+    """
     rows = await fetch_page(tx, query, page, organization_id, key="s.symbol")
     return [PostedQuote(**row) for row in rows]
 

@@ -56,11 +56,17 @@ const showConnection = ({ connection, closed_at: closed }) =>
 
 /** @type {Column<Account>[]} */
 const COLUMNS = [
-  { id: "name", title: "Name", cell: (account) => account.name, compare: byText("name") },
+  {
+    id: "name",
+    title: "Name",
+    isLong: true,
+    cell: (account) => account.name,
+    compare: byText("name"),
+  },
   { id: "environment", title: "Environment", cell: showEnvironment },
   { id: "broker", title: "Broker", cell: (account) => account.broker },
   { id: "connection", title: "Connection", cell: showConnection },
-  { id: "why", title: "Why", cell: explain },
+  { id: "why", title: "Why", isLong: true, cell: explain },
   { id: "disabled", title: "Orders", cell: ({ disabled }) => (disabled ? ONLY_CANCELS : "taken") },
   { id: "external", title: "At the broker", cell: (account) => account.external_account_id ?? "" },
 ];

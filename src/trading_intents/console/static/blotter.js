@@ -51,16 +51,26 @@ const COLUMNS = [
     cell: (order) => showAge(order.created_at),
     compare: byText("created_at"),
   },
-  { id: "symbol", title: "Symbol", cell: (order) => order.symbol, compare: byText("symbol") },
+  {
+    id: "symbol",
+    title: "Symbol",
+    cell: ({ leg, symbol }) => (leg ? `↳ ${symbol}` : symbol),
+    compare: byText("symbol"),
+  },
   { id: "side", title: "Side", cell: showSide, compare: byText("order_side") },
+  { id: "status", title: "Status", cell: showStatus, compare: byText("order_status") },
   amountColumn("quantity", "Quantity", "quantity"),
   { id: "type", title: "Type", cell: (order) => words(String(order.leg || order.order_type)) },
-  { id: "price", title: "Price", isNumber: true, isLong: true, cell: describePrice },
+  { id: "price", title: "Price", isNumber: true, cell: describePrice },
   amountColumn("filled", "Filled", "filled_quantity"),
   { id: "average", title: "Average", isNumber: true, cell: describeAverage },
-  { id: "status", title: "Status", cell: showStatus, compare: byText("order_status") },
   { id: "reason", title: "Reason", isLong: true, cell: explain },
-  { id: "reference", title: "Reference", cell: (order) => order.client_reference_id ?? "" },
+  {
+    id: "reference",
+    title: "Reference",
+    isLong: true,
+    cell: (order) => order.client_reference_id ?? "",
+  },
 ];
 const STATES = { "": "all orders", OPEN: "open", CLOSED: "finished", REJECTED: "rejected" };
 const FILTERED = ["symbol", "order_status", "client_reference_id", "reason", "order_id"];

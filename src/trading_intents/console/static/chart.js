@@ -2,12 +2,15 @@
 // floats.
 
 import { showTime } from "./amounts.js";
-import { el } from "./dom.js";
+import { el, widthOf } from "./dom.js";
 
 const NS = "http://www.w3.org/2000/svg";
 const DEFAULT_WIDTH = 600;
 const HEIGHT = 160;
-const [LEFT, RIGHT, TOP, BOTTOM] = [8, 70, 10, 20];
+const LEFT = 8;
+const TOP = 10;
+const BOTTOM = 20;
+const AXIS_PIXELS = 10; // beside the texts on the right
 const MAX_POINTS = 600;
 const KEPT_POINTS = 60; // the last ones, which stay whole
 
@@ -71,8 +74,11 @@ export class LineChart {
     const end = Math.max(...times, start + 1000);
     const low = Math.min(...this._base, ...values);
     const high = Math.max(...this._base, ...values, low + 1e-9);
+    const marks = [this._show(high), this._show(low)];
+    const { font } = window.getComputedStyle(this.element);
+    const right = width - AXIS_PIXELS - Math.max(...marks.map((text) => widthOf(text, font)));
     const x = (/** @type {number} */ time) =>
-      LEFT + ((time - start) / (end - start)) * (width - LEFT - RIGHT);
+      LEFT + ((time - start) / (end - start)) * (right - LEFT);
     const y = (/** @type {number} */ value) =>
       TOP + ((high - value) / (high - low)) * (HEIGHT - TOP - BOTTOM);
     const lines = series.map(({ points }, index) => {
@@ -86,14 +92,13 @@ export class LineChart {
         .slice(-1)
         .map(([time, value]) => svg("circle", { class: name, cx: x(time), cy: y(value), r: 3 }));
     });
-    const right = width - RIGHT;
     const base = y(this._base[0] ?? low);
     this._svg.replaceChildren(
       svg("line", { class: "zero", x1: LEFT, x2: right, y1: base, y2: base }),
       ...lines,
       ...ends,
-      svg("text", { class: "axis", x: right + 6, y: TOP + 8 }, this._show(high)),
-      svg("text", { class: "axis", x: right + 6, y: HEIGHT - BOTTOM }, this._show(low)),
+      svg("text", { class: "axis", x: right + 6, y: TOP + 8 }, marks[0]),
+      svg("text", { class: "axis", x: right + 6, y: HEIGHT - BOTTOM }, marks[1]),
       svg("text", { class: "axis", x: LEFT, y: HEIGHT - 5 }, showTime(start)),
       svg("text", { class: "axis", x: right, y: HEIGHT - 5, "text-anchor": "end" }, showTime(end)),
     );

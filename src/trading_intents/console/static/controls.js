@@ -351,8 +351,8 @@ function symbolsPanel({ api, account }) {
     onOpen: (row) => open(String(row.symbol)),
     columns: [
       { id: "symbol", title: "Symbol", cell: (row) => String(row.symbol) },
-      { id: "switch", title: "Switch", cell: showSwitch },
-      { id: "window", title: "Window", cell: showWindow },
+      { id: "switch", title: "Switch", isLong: true, cell: showSwitch },
+      { id: "window", title: "Window", isLong: true, cell: showWindow },
       {
         id: "stale",
         title: "Stale, ms",

@@ -3,6 +3,7 @@
 import { showAge } from "./amounts.js";
 
 const STALE_MILLIS = 10_000;
+const MAX_WIDTHS = 2_000; // that are kept
 
 /** @type {MakeElement} An attribute that is a function listens (`onclick`). A child that is a text stays one. */
 export function el(tag, attributes = {}, ...children) {
@@ -26,6 +27,26 @@ export function fill(element, ...children) {
 /** @type {(element: Element, text: string) => void} Nothing if the element has the text: no layout then. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
+}
+
+/** @type {CanvasRenderingContext2D | null} */
+let pencil = null;
+/** @type {Map<string, number>} */
+const widths = new Map();
+
+/** @type {(text: string, font: string) => number} Pixels of a text in bold, whose digits are all as wide as a zero. */
+export function widthOf(text, font) {
+  const pattern = text.replace(/[\d\u2007]/g, "0").replace("\u2008", ".");
+  const key = `${font} ${pattern}`;
+  let width = widths.get(key);
+  if (width === undefined) {
+    pencil ??= document.createElement("canvas").getContext("2d");
+    if (pencil) pencil.font = `bold ${font}`;
+    width = pencil?.measureText(pattern).width ?? 0;
+    if (widths.size >= MAX_WIDTHS) widths.clear();
+    widths.set(key, width);
+  }
+  return width;
 }
 
 /** @type {(text: string, onclick: () => void, attributes?: Attributes) => HTMLButtonElement} */

@@ -89,6 +89,22 @@ export class Form {
     if (field) field.row.hidden = !isShown;
   }
 
+  /** @type {(title: string, names: string[]) => HTMLDetailsElement} Puts fields behind a toggle, which a problem opens. */
+  fold(title, names) {
+    const rows = names.flatMap((name) => this._fields.get(name)?.row ?? []);
+    const folded = el("details", { class: "folded" }, el("summary", {}, title));
+    rows[0]?.before(folded);
+    folded.append(...rows);
+    return folded;
+  }
+
+  /** @type {(...children: Child[]) => void} What stays in sight at the foot: these, then the button and what it led to. */
+  pin(...children) {
+    const foot = el("div", { class: "foot" });
+    fill(foot, ...children, this._button.parentElement, this._failed, this._said);
+    this.element.append(foot);
+  }
+
   /** @type {(name: string, options: [string, string][]) => void} */
   setOptions(name, options) {
     const [select] = this._inputs(name);
@@ -152,6 +168,7 @@ export class Form {
     const field = this._fields.get(name);
     if (!field || field.row.hidden) return false;
     field.error.textContent = detail;
+    field.row.closest("details")?.setAttribute("open", "");
     for (const input of field.inputs) input.setAttribute("aria-invalid", "true");
     return true;
   }

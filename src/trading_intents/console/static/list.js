@@ -2,11 +2,13 @@
 // written, once a frame.
 
 import { compareAmounts, padTail, showAmount, tailOf } from "./amounts.js";
-import { button, el, setText } from "./dom.js";
+import { button, el, setText, widthOf } from "./dom.js";
 
 const ROW_PIXELS = 30;
 const OVERSCAN_ROWS = 6;
 const RESORT_MILLIS = 250;
+const CELL_PIXELS = 6; // beside a cell's text
+const MIN_LONG_PIXELS = 60; // of a text that gives way
 
 let lists = 0;
 
@@ -36,6 +38,8 @@ export class KeyedList {
     /** @type {ShownRow[]} */
     this._spare = [];
     this._active = "";
+    this._widths = options.columns.map(() => 0);
+    this._isResized = true;
     this._isScheduled = false;
     this._isUnsorted = true;
     this._sortedAt = -Infinity;
@@ -62,7 +66,10 @@ export class KeyedList {
       this._body,
     );
     this.element = el("div", { class: "list" }, this._grid, this._empty);
-    const resize = new ResizeObserver(() => this.touch());
+    const resize = new ResizeObserver(() => {
+      this._isResized = true;
+      this.touch();
+    });
     resize.observe(this._grid);
     this.close = () => resize.disconnect();
     this.touch();
@@ -158,10 +165,42 @@ export class KeyedList {
     const tails = this._options.columns.map(({ isNumber }, column) =>
       isNumber ? Math.max(0, ...cells.map((ofRow) => tailOf(ofRow[column]?.text ?? ""))) : 0,
     );
+    this._fit(cells, tails);
     inSight.forEach((row, index) => this._show(row, first + index, cells[index] ?? [], tails));
     if (this._shown.has(this._active))
       this._grid.setAttribute("aria-activedescendant", this._id(this._active));
     else this._grid.removeAttribute("aria-activedescendant");
+  }
+
+  /** @type {(cells: Cell[][], tails: number[]) => void} A column is as wide as the widest text that it showed. */
+  _fit(cells, tails) {
+    const { font } = window.getComputedStyle(this._head);
+    if (!font) return; // it is not in the page yet
+    let isWider = this._isResized;
+    this._isResized = false;
+    this._options.columns.forEach(({ title, compare, isLong }, column) => {
+      if (isLong) return;
+      const texts = cells.map((ofRow) => padTail(ofRow[column]?.text ?? "", tails[column] ?? 0));
+      const pixels = [compare ? `${title} ▲` : title, ...texts].map((text) => widthOf(text, font));
+      const widest = Math.ceil(Math.max(...pixels)) + CELL_PIXELS;
+      if (widest <= (this._widths[column] ?? 0)) return;
+      this._widths[column] = widest;
+      isWider = true;
+    });
+    if (isWider) this._layOut();
+  }
+
+  _layOut() {
+    const shown = this._options.columns.filter((_, column) => {
+      const head = this._head.children[column];
+      return head && window.getComputedStyle(head).display !== "none";
+    });
+    const widths = shown.map((column) =>
+      column.isLong
+        ? `minmax(${MIN_LONG_PIXELS}px, 1fr)`
+        : `${this._widths[this._options.columns.indexOf(column)]}px`,
+    );
+    this._grid.style.setProperty("--columns", widths.join(" "));
   }
 
   /** @type {(row: Row, rowIndex: number, content: Cell[], tails: number[]) => void} Decimals line up by `tails`. */

@@ -62,9 +62,9 @@ export function openLog({ api, account, feed, names }) {
       isNumber: true,
       cell: (action) => showAmount(action.quantity),
     },
-    { id: "who", title: "Who", cell: (action) => names.describe(action) },
+    { id: "who", title: "Who", isLong: true, cell: (action) => names.describe(action) },
     { id: "check", title: "Chain", cell: showVerdict },
-    { id: "hash", title: "Hash", cell: (action) => action.hash },
+    { id: "hash", title: "Hash", isLong: true, cell: (action) => action.hash },
   ];
   const list = new KeyedList({
     name: "log",

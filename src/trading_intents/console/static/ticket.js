@@ -26,6 +26,7 @@ const RETRY_MILLIS = 700;
 const AMOUNT = /^\d{1,18}(\.\d{1,18})?$/;
 const PERCENT = /^(\d{1,4}(?:\.\d{1,4})?) ?%$/;
 const AWAY = "a price, or a distance such as 2%";
+const LINKS = ["take_profit", "stop_loss", "one_cancels_other"];
 export const NEEDS_KEY = "Needs an API key with intent:edit, or a user who may trade.";
 
 /** @type {[string, string][]} */
@@ -317,6 +318,7 @@ export function makeTicket(context) {
     form.show("trail", hasTrail(kind));
     for (const name of ["take_profit", "stop_loss"]) form.show(name, offers("exits", form.values));
     form.show("one_cancels_other", offers("one_cancels_other", form.values));
+    links.hidden = !offers("exits", form.values) && !offers("one_cancels_other", form.values);
     const times = broker.times_in_force_by_kind?.[kind];
     if (times)
       form.setOptions("time_in_force", timeOptions(TIMES.filter((time) => times.includes(time))));
@@ -435,11 +437,11 @@ export function makeTicket(context) {
     layOut();
     form.focus("symbol");
   });
+  const links = form.fold("Exits, or a stop beside it", LINKS);
+  form.pin(cost, verdict, warning, outcome);
+  form.element.querySelector(".field")?.after(price);
   layOut();
   void readBroker().catch(() => undefined);
-  form.element.querySelector(".field")?.after(price);
-  form.element.querySelector(".actions")?.before(cost, verdict, warning);
-  form.element.append(outcome);
   showOutcome();
   const onChange = () => {
     if (followed && feed.touched.has(followed.order_id)) showOutcome();

@@ -4,12 +4,11 @@ it never raises."""
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
 
-from trading_intents.controls.model import LimitValue, Reason, ScopeAnswer, Triggered
+from trading_intents.controls.model import LimitValue, Reason, ScopeAnswer, Subject, Triggered
 from trading_intents.ids import OrganizationId
 from trading_intents.trading import (
     EXACT,
@@ -86,12 +85,6 @@ class LossLimit(FrozenStruct):
     timezone: str | None
 
 
-class LimitOwner(NamedTuple):
-    organization_id: str
-    account_id: str
-    key_id: str = ""
-
-
 Levels = tuple[tuple[TradingLimits, ScopeAnswer], ...]  # the widest first
 
 
@@ -103,12 +96,12 @@ class AppliedLimits(FrozenStruct):
     symbol: TradingLimits | None = None
     key: TradingLimits | None = None  # of the caller
 
-    def levels(self, owner: LimitOwner, symbol: str) -> Levels:
+    def levels(self, subject: Subject) -> Levels:
         scopes: tuple[ScopeAnswer, ...] = (
-            {"Organization": owner.organization_id},
-            {"Account": owner.account_id},
-            {"Symbol": {"account_id": owner.account_id, "symbol": symbol}},
-            {"ApiKey": owner.key_id},
+            {"Organization": subject.organization_id},
+            {"Account": subject.account_id},
+            {"Symbol": {"account_id": subject.account_id, "symbol": subject.symbol}},
+            {"ApiKey": subject.key_id or ""},
         )
         return tuple((each, scope) for each, scope in zip(self._all, scopes, strict=True) if each)
 
@@ -177,19 +170,21 @@ class LimitState(msgspec.Struct, gc=False, kw_only=True):
     key_daily_notional: Decimal = ZERO
 
 
-def judge(
-    levels: Levels, asked: AskedOrder, state: LimitState, now: datetime
+def judge_limits(
+    levels: Levels, asked: AskedOrder, state: LimitState | None, now: datetime
 ) -> tuple[Triggered, ...]:
+    """Gives every limit that refuses the order. Without a state it was counted before, and what
+    needs neither the account's state nor a price is judged again."""
     found: list[Triggered] = []
     with exact():
-        reached = _reached(asked, state)
+        reached = _reached(asked, state) if state else ZERO
         for level, scope in levels:
             if asked.closes and "ApiKey" in scope:
                 continue
             for each in (asked, *asked.legs):
                 _judge_alone(level, scope, each, state, found)
-            if asked.leg in EXITS:
-                continue  # whatever adds up, its entry is judged by
+            if state is None or asked.leg in EXITS:
+                continue  # whatever adds up, an exit's entry is judged by
             _judge_daily_notional(level, scope, asked, state, found)
             _judge_exposure(
                 level=level, scope=scope, asked=asked, state=state, reached=reached, found=found
@@ -198,14 +193,6 @@ def judge(
                 _judge_recent(
                     level=level, scope=scope, asked=asked, state=state, now=now, found=found
                 )
-    return tuple(found)
-
-
-def judge_again(levels: Levels, asked: AskedOrder) -> tuple[Triggered, ...]:
-    """As `judge`, before a send: only what needs neither the account's state nor a price."""
-    found: list[Triggered] = []
-    for level, scope in levels:
-        _judge_stateless(level, scope, asked, found)
     return tuple(found)
 
 
@@ -233,15 +220,15 @@ def _judge_alone(
     level: TradingLimits,
     scope: ScopeAnswer,
     asked: AskedOrder,
-    state: LimitState,
+    state: LimitState | None,
     found: list[Triggered],
 ) -> None:
     """An exit closes what its entry opens, whatever it is worth then; a stop loss at any price."""
     own: list[Triggered] = []
     _judge_stateless(level, scope, asked, own)
-    if asked.leg not in EXITS:
+    if state and asked.leg not in EXITS:
         _judge_notional(level, scope, asked, state.reference_price, own)
-    if asked.leg is not Leg.STOP_LOSS:
+    if state and asked.leg is not Leg.STOP_LOSS:
         _judge_collar(level, scope, asked, state.reference_price, own)
     # Once: the others of its group have the same quantity and symbol.
     found += [each for each in own if each not in found]

@@ -2,28 +2,22 @@
 judged by it."""
 
 from collections.abc import Callable
-from datetime import datetime
 from decimal import Decimal
 from uuid import UUID
 
 from trading_intents.accounts.model import Account
 from trading_intents.accounts.service import AccountTarget, check_open, find_target, lock_target
 from trading_intents.accounts.store import lock_account
-from trading_intents.brokers.registry import Registry
 from trading_intents.controls.limits import store
 from trading_intents.controls.limits.model import (
     NO_LIMIT,
-    AskedOrder,
-    LimitOwner,
     StoredLimits,
     TradingLimits,
 )
 from trading_intents.controls.limits.state.budgets import KeyUse, parse_use
 from trading_intents.controls.limits.state.losses import AccountResults, baseline_rows
-from trading_intents.controls.limits.state.recent import NOWHERE
 from trading_intents.controls.limits.state.statements import read_results, record_baselines
-from trading_intents.controls.limits.state.tracking import LimitTracking, limited_subject
-from trading_intents.controls.model import DEFAULT_TIMEZONE, Triggered
+from trading_intents.controls.model import DEFAULT_TIMEZONE
 from trading_intents.controls.service import MAX_SYMBOLS_PER_ACCOUNT
 from trading_intents.errors import LimitReached, NotFound, VersionConflict
 from trading_intents.identity.store import lock_key, lock_organization
@@ -33,26 +27,6 @@ from trading_intents.storage.administration import read_clock
 from trading_intents.storage.database import Pool, Tx
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.web.request import Expected, check_version
-
-
-async def judge_now(
-    tx: Tx,
-    account: Account,
-    key_id: UUID | None,
-    asked: AskedOrder,
-    prices: PriceRules,
-    brokers: Registry,
-    now: datetime,
-) -> tuple[Triggered, ...]:
-    """Judges by limits an order that the key, or somebody without one, asks for now."""
-    account_id = str(account.id)
-    owner = LimitOwner(str(account.organization_id), account_id, str(key_id or ""))
-    limits = await store.read_applied(tx, account.id, asked.symbol, key_id)
-    subject = limited_subject(owner, asked.symbol, account.environment, account.broker, limits)
-    tracking = LimitTracking(prices, brokers, {}, may_take_long=True)
-    tracking.begin({account_id: NOWHERE}, now)
-    tracking.read(await PoolTransaction(tx).run(tracking.needs([subject])))
-    return tracking.judge(subject, asked)
 
 
 async def count_opening(

@@ -3,14 +3,11 @@
 from collections.abc import Sequence
 from datetime import date
 from decimal import Decimal
-from functools import lru_cache
 from uuid import UUID
 
 import msgspec
-from msgspec import structs
 
 from trading_intents.controls.limits.model import (
-    AppliedLimits,
     LossLimit,
     StoredLimits,
     TradingLimits,
@@ -19,64 +16,14 @@ from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Tx
 from trading_intents.trading import AccountSymbol, FrozenStruct
 
-# For a statement that has `asked (account_id, symbol)` and the account as `a`: the columns that
-# `applied_limits` takes, and where they come from. LATERAL with LIMIT allows only look-ups by key.
-COLUMNS = "level_1.rules, level_2.rules, level_3.rules"
-LIMIT_LEVELS = 3
 JUDGING_LOCK = 7469011
 CHECKING_LOCK = 7469012  # advisory locks
-JOINS = """
-    LEFT JOIN LATERAL (
-        SELECT rules::text FROM trading_limits WHERE owner_id = a.organization_id AND symbol = ''
-        LIMIT 1
-    ) level_1 ON true
-    LEFT JOIN LATERAL (
-        SELECT rules::text FROM trading_limits WHERE owner_id = asked.account_id AND symbol = ''
-        LIMIT 1
-    ) level_2 ON true
-    LEFT JOIN LATERAL (
-        SELECT rules::text FROM trading_limits
-        WHERE owner_id = asked.account_id AND symbol = asked.symbol
-          AND symbol <> '' LIMIT 1
-    ) level_3 ON true
-"""
-
 
 # Of a row of `trading_limits` as `l`: StoredLimits as JSON.
 _STORED = """
     json_build_object('limits', l.rules, 'created_at', l.created_at, 'updated_at', l.updated_at,
         'version', l.version)::text
 """
-
-
-@lru_cache(maxsize=10_000)
-def parse_limits(text: str) -> TradingLimits:
-    """A pure function of what PostgreSQL writes: the same rows come again and again."""
-    return msgspec.json.decode(text, type=TradingLimits)
-
-
-def applied_limits(
-    organization: str | None, account: str | None, symbol: str | None
-) -> AppliedLimits:
-    return AppliedLimits(
-        organization=parse_limits(organization) if organization else None,
-        account=parse_limits(account) if account else None,
-        symbol=parse_limits(symbol) if symbol else None,
-    )
-
-
-async def read_applied(tx: Tx, account_id: UUID, symbol: str, key_id: UUID | None) -> AppliedLimits:
-    """Reads the limits of a symbol on an account that the transaction can see, for this caller's
-    key."""
-    query = f"""
-        SELECT {COLUMNS}
-        FROM (SELECT $1::uuid AS account_id, $2::text AS symbol) AS asked
-        JOIN account_heads a ON a.account_id = asked.account_id
-        {JOINS}
-    """  # noqa: S608 - our own constants
-    [row] = await tx.fetch(query, account_id, symbol)
-    own = await find_limits(tx, key_id, "") if key_id else None
-    return structs.replace(applied_limits(*row.values()), key=own.limits if own else None)
 
 
 async def find_limits(tx: Tx, owner_id: UUID, symbol: str) -> StoredLimits | None:

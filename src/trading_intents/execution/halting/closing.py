@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from trading_intents.brokers.port import BrokerUnavailable
 from trading_intents.clock import Clock
-from trading_intents.controls import store as controls_store
+from trading_intents.controls.model import Subject
+from trading_intents.controls.rules import find_rules
 from trading_intents.errors import PlatformError
 from trading_intents.execution.halting import model, store
 from trading_intents.execution.halting.store import HaltedAccount
@@ -20,6 +21,7 @@ from trading_intents.loops import pause_after
 from trading_intents.orders import store as orders_store
 from trading_intents.storage.administration import read_clock
 from trading_intents.storage.database import Pool, Tx
+from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.trading import Symbol
 
 MAX_APPENDED = 100  # commands in a step
@@ -162,9 +164,15 @@ class PositionCloser:
         account_id = self._halted.account_id
         names = sorted(symbols)
         unfilled = await store.unfilled_symbols(tx, account_id, self._halted.created_at)
-        controls = await controls_store.read_many(tx, [account_id] * len(names), names)
+        subjects = [
+            Subject(str(self._halted.organization_id), str(account_id), None, name)
+            for name in names
+        ]
+        rules = await find_rules(PoolTransaction(tx), subjects) if subjects else {}
         now = await read_clock(tx)
         waits: dict[str, str | None] = {}
-        for name, each in zip(names, controls, strict=True):
-            waits[name] = model.close_wait(name, working, name in unfilled, each.time, now)
+        for subject, each in rules.items():
+            name = subject.symbol
+            window = each.controls.time
+            waits[name] = model.close_wait(name, working, name in unfilled, window, now)
         return waits

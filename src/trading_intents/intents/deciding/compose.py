@@ -1,14 +1,14 @@
-"""The action that a command asks for, and the order that limits judge."""
+"""The action that a command asks for, and the case that controls judge."""
 
 from decimal import Decimal
 
 from msgspec.structs import replace
 
+from trading_intents.controls.case import Purpose
 from trading_intents.controls.limits.model import AskedOrder
 from trading_intents.errors import NoPosition, NotFound, OpenOrders, ValidationFailed
 from trading_intents.intents.deciding.linked import check_replace, leg_side
 from trading_intents.intents.model import (
-    SPEC_AMOUNTS,
     Accepted,
     Cancel,
     ClientCommand,
@@ -19,7 +19,6 @@ from trading_intents.intents.model import (
     Spec,
     Submission,
     SubmissionState,
-    amounts_of,
 )
 from trading_intents.orders.positions import open_quantity
 from trading_intents.trading import (
@@ -34,7 +33,9 @@ from trading_intents.trading import (
 )
 
 
-def compose(submission: Submission, command: ClientCommand, order: KnownOrder | None) -> Accepted:
+def compose(
+    account_id: str, command: ClientCommand, order: KnownOrder | None, reference: str | None = None
+) -> Accepted:
     """The action that the command asks for; `order` is the one that it names."""
     if isinstance(command, Create):
         spec = _with_time(command.spec, TimeInForce.DAY)
@@ -44,20 +45,19 @@ def compose(submission: Submission, command: ClientCommand, order: KnownOrder | 
             side=command.side,
             route=command.route,
             spec=spec,
-            client_reference_id=submission.client_reference_id,
+            client_reference_id=reference,
             is_linked=bool(command.legs),
             legs=command.legs,
         )
-    if order is None or order.account_id != submission.account_id:
+    if order is None or order.account_id != account_id:
         raise NotFound("no such intent: /command/payload/ref_intent_id")
-    reference = submission.client_reference_id or order.client_reference_id
     cancel = Accepted(
         action_type=ActionType.CANCEL,
         symbol=order.symbol,
         side=order.side,
         route=order.route,
         spec=order.spec,
-        client_reference_id=reference,
+        client_reference_id=reference or order.client_reference_id,
         is_linked=order.is_linked,
         leg=order.leg,
         parent_intent_id=order.parent_intent_id,
@@ -131,38 +131,55 @@ def _with_time(spec: Spec, time_in_force: TimeInForce) -> Spec:
     return replace(spec, time_in_force=time_in_force) if spec.time_in_force is None else spec
 
 
+def purpose_of(accepted: Accepted, halt_id: str | None = None) -> Purpose:
+    if accepted.action_type is ActionType.CANCEL:
+        return Purpose.CANCEL
+    if accepted.closes:
+        return Purpose.HALT if halt_id else Purpose.CLOSE
+    return Purpose.TRADE
+
+
 def asked_order(accepted: Accepted, replaced: KnownOrder | None) -> AskedOrder:
-    """A CREATE as limits judge it, with its legs, or a REPLACE of this order."""
-    symbol = accepted.symbol
-    side = accepted.side
+    """A CREATE as controls judge it, with its legs, or a REPLACE of this order."""
     spec = accepted.spec
-    amounts = amounts_of(spec)
+    quantity = Decimal(spec.quantity)
     counted = ZERO
     open_before = ZERO
-    open_after = amounts["quantity"]
+    open_after = quantity
     if replaced is not None:
         before = Decimal(replaced.spec.quantity)
         counted = replaced.counted_notional
         open_before = open_quantity(before, None, replaced.filled_quantity)
-        open_after = open_quantity(before, amounts["quantity"], replaced.filled_quantity)
-    terms = (
-        symbol,
-        side,
-        ORDER_TYPES[spec.kind],
-        *(getattr(spec, name) for name in SPEC_AMOUNTS),
-        spec.trail_bps,
-    )
+        open_after = open_quantity(before, quantity, replaced.filled_quantity)
     return AskedOrder(
         is_create=replaced is None,
         closes=accepted.closes,
-        symbol=symbol,
-        side=side,
+        symbol=accepted.symbol,
+        side=accepted.side,
         kind=spec.kind,
+        quantity=quantity,
+        limit_price=None if spec.limit_price is None else Decimal(spec.limit_price),
+        stop_price=None if spec.stop_price is None else Decimal(spec.stop_price),
         open_before=open_before,
         open_after=open_after,
-        terms="|".join(f"{each or ''}" for each in terms) if replaced is None else "",
+        terms=_terms(accepted) if replaced is None else "",
         counted=counted,
         leg=accepted.leg,
         legs=tuple(asked_order(compose_leg(accepted, each, ""), None) for each in accepted.legs),
-        **amounts,
     )
+
+
+def _terms(accepted: Accepted) -> str:
+    """The text by which CREATEs are duplicates, as the log's statement makes it too."""
+    spec = accepted.spec
+    parts = (
+        accepted.symbol,
+        accepted.side,
+        ORDER_TYPES[spec.kind],
+        spec.quantity,
+        spec.limit_price or "",
+        spec.stop_price or "",
+        spec.trail_amount or "",
+        str(spec.trail_bps or ""),
+    )
+    return "|".join(parts)

@@ -1,23 +1,22 @@
 """decide(): gives an action, an earlier answer or a refusal, of a command and the state that it
-meets."""
+meets. What comes of an action, the controls say last: see `judge`."""
 
 from datetime import datetime
 from typing import assert_never
 
 from trading_intents import errors
 from trading_intents.brokers.port import Capabilities
-from trading_intents.controls.model import Controls, evaluate
+from trading_intents.controls.model import Controls
+from trading_intents.controls.rules import AccountState, KeyState, Rules
 from trading_intents.identity.model import Entitlement, Permission
-from trading_intents.intents.deciding.compose import asked_order, compose, compose_close
+from trading_intents.intents.deciding.compose import compose, compose_close
 from trading_intents.intents.deciding.linked import check_offered
 from trading_intents.intents.model import (
-    AccountState,
     Cancel,
     Close,
     Command,
     Create,
     Decision,
-    KeyState,
     KnownOrder,
     Replace,
     Replayed,
@@ -30,16 +29,21 @@ from trading_intents.trading import Environment, OrderKind, TimeInForce
 
 
 def decide(submission: Submission, state: SubmissionState, now: datetime) -> Decision:
-    """Gives an action, an earlier answer or a refusal. The checks run in the order that the API
-    documents."""
+    """The checks run in the order that the API documents; after them only the controls may
+    refuse."""
     try:
-        account = _check_caller(submission, state, now)
+        account = _check_caller(submission, state.rules, now)
         if state.earlier and state.earlier.body_digest == submission.body_digest:
             return Replayed(state.earlier.intent_id, state.earlier.seq, state.earlier.legs)
         _check_broker(submission.command, state.broker)
         composed = None
         if not isinstance(submission.command, Close):
-            composed = compose(submission, submission.command, state.order)
+            composed = compose(
+                submission.account_id,
+                submission.command,
+                state.order,
+                submission.client_reference_id,
+            )
         if state.earlier:
             raise errors.IdempotencyConflict(
                 "the Idempotency-Key was used with a different body; use a new key for a new "
@@ -47,27 +51,18 @@ def decide(submission: Submission, state: SubmissionState, now: datetime) -> Dec
             )
         _check_account(submission, account, state.broker)
         _check_order(submission, state.order)
-        accepted = composed or compose_close(submission, state)
-        if not isinstance(submission.command, Cancel):
-            controls = _judged_controls(submission, state.controls)
-            triggered = evaluate(controls, accepted.symbol, now)
-            if state.judge:
-                triggered += state.judge(asked_order(accepted, state.order))
-            if triggered:
-                reasons = dict.fromkeys(item.reason for item in triggered)
-                raise errors.ControlRejected(triggered, list(reasons))
+        return composed or compose_close(submission, state)
     except errors.PlatformError as refusal:
         return refusal
-    return accepted
 
 
-def _check_caller(submission: Submission, state: SubmissionState, now: datetime) -> AccountState:
-    account = state.account
+def _check_caller(submission: Submission, rules: Rules, now: datetime) -> AccountState:
+    account = rules.account
     if submission.key_id is None:
         assert account is not None
-        _check_halt(submission.halt_id, state.controls)
+        _check_halt(submission.halt_id, rules.controls)
         return account
-    key = _check_key(state.key, now)
+    key = _check_key(rules.key, now)
     if account is None or account.organization_id != key.organization_id:
         raise errors.NotFound("no such account")
     if key.environment != account.environment:
@@ -146,14 +141,6 @@ def _check_kind(spec: Spec, broker: Capabilities, time_in_force: TimeInForce | N
             f"/command/payload/spec/{spec.kind}/time_in_force",
             f"the broker {broker.name} does not offer it; use {errors.either(offered)}",
         )
-
-
-def _judged_controls(submission: Submission, controls: Controls) -> Controls:
-    """A halt's own orders pass all but the trading window, a caller's that closes a position passes
-    halts."""
-    if submission.halt_id:
-        return controls.window_only()
-    return controls.without_halts() if isinstance(submission.command, Close) else controls
 
 
 def _check_account(

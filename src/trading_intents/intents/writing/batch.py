@@ -9,15 +9,15 @@ from typing import Any
 
 from msgspec import structs
 
+from trading_intents.controls.case import judge
+from trading_intents.controls.rules import AccountState
 from trading_intents.errors import ControlRejected, PlatformError
 from trading_intents.ids import IdText, IdTextMaker
 from trading_intents.intents.deciding.compose import compose_leg
 from trading_intents.intents.deciding.decide import decide
 from trading_intents.intents.model import (
     Accepted,
-    AccountState,
     EarlierAction,
-    NewOrder,
     PlacedLeg,
     Replayed,
     Submission,
@@ -33,11 +33,12 @@ from trading_intents.intents.writing.record import (
     canonical,
     chain,
 )
-from trading_intents.intents.writing.state.batch_state import (
+from trading_intents.intents.writing.state import (
     NOTHING,
     BatchDependencies,
     BatchState,
     CountedOrder,
+    ResolvedSubmission,
     read_state,
 )
 from trading_intents.orders.model import OrderStatus
@@ -98,7 +99,7 @@ async def run_batch(
     connection = await dependencies.pipeline.connect()
     try:
         state = await read_state(connection, submissions, dependencies, locking)
-        outcomes, made = decide_all(state, submissions, dependencies.make_id)
+        outcomes, made = decide_all(state, dependencies.make_id)
         result = BatchResult(
             outcomes=outcomes,
             held_keys=state.limits.budgets.held,
@@ -146,48 +147,51 @@ async def wait_for_budgets(pipeline: Pipeline, submissions: Sequence[Submission]
 
 
 def decide_all(
-    state: BatchState, submissions: Sequence[Submission], make_id: IdTextMaker
+    state: BatchState, make_id: IdTextMaker
 ) -> tuple[list[SubmitOutcome | None], list[Effect]]:
     outcomes = list[SubmitOutcome | None]()
     made = list[Effect]()
-    for submission in submissions:
-        outcome, own = decide_one(state, submission, make_id)
+    for resolved in state.submissions:
+        outcome, own = decide_one(state, resolved, make_id)
         outcomes.append(outcome)
         made += own
     return outcomes, made
 
 
 def decide_one(
-    state: BatchState, submission: Submission, make_id: IdTextMaker
+    state: BatchState, resolved: ResolvedSubmission, make_id: IdTextMaker
 ) -> tuple[SubmitOutcome | None, Sequence[Effect]]:
     """Gives the caller's answer once the effects are committed, with which the state moves on.
     None: it is left for another batch."""
-    if state.is_held(submission):
+    submission = resolved.submission
+    met = state.meet(resolved)
+    if met is None:
         return None, ()
-    met = state.meet(submission)
     decision = decide(submission, met, state.now)
-    if isinstance(decision, Accepted):
-        counted = state.count(submission, decision, met.order)
-        return _append(state, submission, decision, counted, make_id)
     if isinstance(decision, Replayed):
         return Receipt(decision.intent_id, decision.seq, True, decision.legs), ()
-    if isinstance(decision, ControlRejected) and submission.key_id:
-        return decision, _refuse(state, submission, decision, make_id)
-    return decision, ()
+    if not isinstance(decision, Accepted):
+        return decision, ()
+    case = state.resolve_case(resolved, decision, met.order)
+    if triggered := judge(case):
+        rejected = ControlRejected(triggered)
+        return rejected, _refuse(state, resolved, decision, rejected, make_id)
+    counted = state.count(resolved, decision, case.asked)
+    return _append(state, resolved, decision, counted, make_id)
 
 
 def _append(
     state: BatchState,
-    submission: Submission,
+    resolved: ResolvedSubmission,
     accepted: Accepted,
     counted: CountedOrder,
     make_id: IdTextMaker,
 ) -> tuple[Receipt, list[Effect]]:
     """An action, and the CREATEs of its legs right behind it."""
-    command = submission.command
-    order = None if isinstance(command, NewOrder) else state.orders[command.ref_intent_id]
+    submission = resolved.submission
+    order = state.orders[resolved.order_id] if resolved.order_id else None
     intent_id = order.order_id if order else make_id(state.now)
-    append = _append_one(state, submission, accepted, intent_id, counted)
+    append = _append_one(state, resolved, accepted, intent_id, counted)
     seq = append.record.seq
     made = list[Effect]([append])
     legs = list[PlacedLeg]()
@@ -195,13 +199,13 @@ def _append(
     made.append(Publish(append.record, append.broker, noted))
     if noted:
         made.append(noted)
-    unkeyed = submission
     if accepted.legs:
         unkeyed = structs.replace(submission, idempotency_key=None, body_digest=None)
+        resolved = structs.replace(resolved, submission=unkeyed)
     for each in accepted.legs:
         own = compose_leg(accepted, each, intent_id)
         # An exit before its entry's fill, or the other one of a pair, which counts once.
-        appended = _append_one(state, unkeyed, own, make_id(state.now), NOTHING)
+        appended = _append_one(state, resolved, own, make_id(state.now), NOTHING)
         made += [appended, Publish(appended.record, appended.broker, None)]
         assert own.leg is not None
         legs.append(PlacedLeg(own.leg, appended.record.intent_id, appended.record.seq))
@@ -212,12 +216,14 @@ def _append(
 
 def _append_one(
     state: BatchState,
-    submission: Submission,
+    resolved: ResolvedSubmission,
     accepted: Accepted,
     intent_id: str,
     counted: CountedOrder,
 ) -> Append:
-    account = state.rules[submission.organization_id].accounts[submission.account_id]
+    submission = resolved.submission
+    account = resolved.rules.account
+    assert account is not None
     seq, previous = state.heads[submission.account_id]
     record = _record(
         state=state,
@@ -299,20 +305,27 @@ def _note_pending(order: OrderRow, action_type: ActionType, seq: int, counted: D
 
 
 def _refuse(
-    state: BatchState, submission: Submission, rejected: ControlRejected, make_id: IdTextMaker
+    state: BatchState,
+    resolved: ResolvedSubmission,
+    refused: Accepted,
+    rejected: ControlRejected,
+    make_id: IdTextMaker,
 ) -> list[Effect]:
-    account_id = IdText(submission.account_id)
-    organization_id = IdText(submission.organization_id)
-    is_new = isinstance(submission.command, NewOrder)
+    """Keeps what controls refused to a caller."""
+    key_id = resolved.submission.key_id
+    if key_id is None:
+        return []
+    account_id = IdText(resolved.submission.account_id)
+    organization_id = IdText(resolved.submission.organization_id)
     made: list[Effect] = [
         RefusedCommand(
             id=IdText(make_id(state.now)),
             organization_id=organization_id,
             account_id=account_id,
-            action_type=ActionType.CREATE if is_new else ActionType.REPLACE,
-            symbol=state.symbol_of(submission),
-            reasons=tuple(rejected.reasons),
-            principal_id=submission.key_id or PLATFORM,
+            action_type=refused.action_type,
+            symbol=refused.symbol,
+            reasons=rejected.reasons,
+            principal_id=key_id,
         )
     ]
     for reason in (EVERY_REASON, *rejected.reasons):

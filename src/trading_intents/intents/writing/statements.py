@@ -73,18 +73,6 @@ _LOCK_HEADS = """
 """
 
 
-def read_rules(
-    organization_ids: Iterable[str],
-    account_ids: Iterable[str],
-    key_ids: Iterable[str],
-    symbols: Iterable[str],
-) -> Statement:
-    """Reads accounts, keys, controls and limits, with the version that they have: a `RuleRow` as
-    JSON for each."""
-    ids = map(array_text, (organization_ids, account_ids, key_ids))
-    return Statement(_READ_RULES, (*ids, pack_array(list(symbols))))
-
-
 def read_versions(organization_ids: Iterable[str]) -> Statement:
     """Reads the clock, the transaction's id, and the versions of the organizations' rules. It runs
     after the heads are locked, so a change that was answered before is seen."""
@@ -96,59 +84,6 @@ _READ_VERSIONS = """
     UNION ALL
     SELECT organization_id::text, version::text, NULL FROM rule_versions
     WHERE organization_id = ANY ($1::uuid[])
-"""
-# Switches that are off are not sent.
-_READ_RULES = """
-    SELECT json_build_object('owner_id', organization_id, 'version', version::text)::text
-    FROM rule_versions WHERE organization_id = ANY ($1::uuid[])
-    UNION ALL
-    SELECT json_build_object('owner_id', id, 'account', json_build_object(
-        'organization_id', organization_id, 'environment', environment, 'broker', broker,
-        'disabled', disabled, 'closed', closed_at IS NOT NULL, 'has_credential', has_credential
-    ))::text
-    FROM accounts WHERE id = ANY ($2::uuid[])
-    UNION ALL
-    SELECT json_build_object('owner_id', k.id, 'key', json_build_object(
-        'organization_id', k.organization_id, 'environment', k.environment,
-        'permissions', k.permissions, 'entitlements', g.entitlements,
-        'disabled', k.disabled OR g.disabled, 'expires_at', k.expires_at
-    ))::text
-    FROM api_keys k JOIN organizations g ON g.id = k.organization_id WHERE k.id = ANY ($3::uuid[])
-    UNION ALL
-    SELECT json_build_object('owner_id', switch.owner_id, 'symbol', switch.symbol, 'switch',
-        json_build_object('disabled', true, 'reason', switch.manual_reason))::text
-    FROM (
-        SELECT organization_id, '', manual_reason FROM organization_controls
-        WHERE organization_id = ANY ($1::uuid[]) AND manually_disabled
-        UNION ALL
-        SELECT account_id, '', manual_reason FROM account_controls
-        WHERE account_id = ANY ($2::uuid[]) AND manually_disabled
-        UNION ALL
-        SELECT account_id, symbol, manual_reason FROM symbol_controls
-        WHERE account_id = ANY ($2::uuid[]) AND symbol = ANY (from_column($4)) AND manually_disabled
-    ) AS switch (owner_id, symbol, manual_reason)
-    UNION ALL
-    SELECT json_build_object('owner_id', account_id, 'symbol', symbol, 'window', json_build_object(
-        'trading_start', trading_start, 'trading_end', trading_end,
-        'stale_order_millis', stale_order_millis, 'timezone', timezone
-    ))::text
-    FROM symbol_times WHERE account_id = ANY ($2::uuid[]) AND symbol = ANY (from_column($4))
-    UNION ALL
-    SELECT json_build_object('owner_id', scope_id, 'halt',
-        json_build_object('id', id, 'reason', reason))::text
-    FROM halts WHERE scope_id = ANY ($1::uuid[] || $2::uuid[]) AND resumed_at IS NULL
-    UNION ALL
-    SELECT json_build_object('owner_id', owner_id, 'symbol', symbol, 'limits', rules)::text
-    FROM trading_limits WHERE owner_id = ANY ($1::uuid[]) AND symbol = ''
-    UNION ALL
-    -- A key that had limits once goes on being counted: it may get another one during the day.
-    SELECT json_build_object('owner_id', key_id, 'limits', coalesce(rules, '{}'))::text
-    FROM key_budgets LEFT JOIN trading_limits ON owner_id = key_id AND symbol = ''
-    WHERE key_id = ANY ($3::uuid[])
-    UNION ALL
-    SELECT json_build_object('owner_id', owner_id, 'symbol', symbol, 'limits', rules)::text
-    FROM trading_limits WHERE owner_id = ANY ($2::uuid[])
-        AND symbol = ANY (array_prepend('', from_column($4)))
 """
 
 

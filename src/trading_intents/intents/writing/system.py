@@ -7,11 +7,11 @@ from dataclasses import replace
 from uuid import UUID
 from weakref import WeakValueDictionary
 
+from trading_intents.controls.rules import RulesCache
 from trading_intents.errors import OutcomeUnknown, PlatformError, Unavailable
 from trading_intents.intents.model import Cancel, Submission
 from trading_intents.intents.writing.batch import CommitLost, Receipt, run_batch
-from trading_intents.intents.writing.state.batch_state import BatchDependencies
-from trading_intents.intents.writing.state.rules import RulesCache
+from trading_intents.intents.writing.state import BatchDependencies
 from trading_intents.intents.writing.statements import WAIT
 from trading_intents.outbox.model import Queue, channel
 from trading_intents.storage.pipeline import StatementRefused

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+from trading_intents.controls.rules import RulesCache
 from trading_intents.errors import (
     InternalError,
     OutcomeUnknown,
@@ -28,8 +29,7 @@ from trading_intents.intents.writing.batch import (
 )
 from trading_intents.intents.writing.lock_waits import LockWaits
 from trading_intents.intents.writing.queue import PendingSubmission, SubmissionQueue, group_by
-from trading_intents.intents.writing.state.batch_state import BatchDependencies
-from trading_intents.intents.writing.state.rules import RulesCache
+from trading_intents.intents.writing.state import BatchDependencies
 from trading_intents.outbox.model import Queue, channel
 from trading_intents.storage.database import Pool
 from trading_intents.storage.grouped import has_committed

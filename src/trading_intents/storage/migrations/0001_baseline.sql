@@ -1415,18 +1415,16 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON leases TO ti_worker;
 -- The paper broker's own tables: its accounts, orders, events and prices. Nothing else reads them,
 -- but for the quotes that an organization posts.
 
--- Totals over all symbols, and the last numbers given out. Whoever works an account holds its row
--- until the commit, so orders, events and commands are numbered as they commit.
+-- Totals over all symbols, and the last number that was given to an event. Whoever works an account
+-- holds its row until the commit, so events are numbered as they commit, and books in memory are
+-- true as long as it is the same.
 CREATE TABLE paper_accounts (
     account_id uuid PRIMARY KEY,
     organization_id uuid NOT NULL,
     cash numeric NOT NULL,
     reserved numeric NOT NULL DEFAULT 0,
     short_value numeric NOT NULL DEFAULT 0,
-    orders bigint NOT NULL DEFAULT 0,
-    events bigint NOT NULL DEFAULT 0,
-    places bigint NOT NULL DEFAULT 0,
-    commands bigint NOT NULL DEFAULT 0
+    events bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 ALTER TABLE paper_accounts ENABLE ROW LEVEL SECURITY;
 ALTER TABLE paper_accounts FORCE ROW LEVEL SECURITY;
@@ -1448,7 +1446,7 @@ CREATE TABLE paper_holdings (
     bid_taken numeric NOT NULL,
     ask_taken numeric NOT NULL,
     PRIMARY KEY (account_id, symbol)
-);
+) WITH (fillfactor = 50);
 ALTER TABLE paper_holdings ENABLE ROW LEVEL SECURITY;
 ALTER TABLE paper_holdings FORCE ROW LEVEL SECURITY;
 CREATE POLICY service ON paper_holdings FOR SELECT TO ti_service
@@ -1460,96 +1458,38 @@ CREATE POLICY worker ON paper_holdings TO ti_worker USING (true);
 GRANT SELECT, INSERT, UPDATE ON paper_holdings TO ti_worker;
 GRANT SELECT ON paper_holdings TO ti_service;
 
-CREATE TABLE paper_orders (
+-- Orders while they work. `number` is that of the order's first event.
+CREATE TABLE paper_working (
     account_id uuid NOT NULL,
     number bigint NOT NULL,
-    broker_order_id text NOT NULL,
-    client_order_id text NOT NULL,
-    symbol text COLLATE "C" NOT NULL,
-    side text NOT NULL,
-    kind text NOT NULL,
-    quantity numeric NOT NULL,
-    limit_price numeric,
-    stop_price numeric,
-    trail_amount numeric,
-    trail_bps bigint,
-    time_in_force text NOT NULL,
-    place bigint NOT NULL,
-    status text NOT NULL CHECK (
-        status IN ('WORKING', 'FILLED', 'CANCELLED', 'EXPIRED', 'REJECTED')
-    ),
-    triggered boolean NOT NULL,
-    filled numeric NOT NULL,
-    paid numeric NOT NULL,
-    covers numeric NOT NULL,
-    reserve_price numeric NOT NULL,
-    -- The number of the last posted quote when the version that works was accepted.
-    seen_quote bigint NOT NULL,
-    accepted_at timestamptz NOT NULL,
-    expires_at timestamptz NOT NULL,
-    -- Of an order that is linked to another.
-    parent bigint,
-    leg text,
-    is_held boolean NOT NULL DEFAULT false,
-    -- Of a trailing stop: the best price since it works, and the stop that was reported last.
-    best_price numeric,
-    told_stop numeric,
-    told_at timestamptz,
+    state json NOT NULL,
     PRIMARY KEY (account_id, number)
-);
-CREATE INDEX paper_orders_working ON paper_orders (account_id, symbol) WHERE status = 'WORKING';
-CREATE INDEX paper_orders_by_broker_id ON paper_orders (account_id, broker_order_id);
-ALTER TABLE paper_orders ENABLE ROW LEVEL SECURITY;
-ALTER TABLE paper_orders FORCE ROW LEVEL SECURITY;
-CREATE POLICY worker ON paper_orders TO ti_worker USING (true);
-GRANT SELECT, INSERT, UPDATE ON paper_orders TO ti_worker;
+) WITH (fillfactor = 50);
+ALTER TABLE paper_working ENABLE ROW LEVEL SECURITY;
+ALTER TABLE paper_working FORCE ROW LEVEL SECURITY;
+CREATE POLICY worker ON paper_working TO ti_worker USING (true);
+GRANT SELECT, INSERT, UPDATE, DELETE ON paper_working TO ti_worker;
 
--- What the broker says, in the order in which it happened. `number` is the order's.
-CREATE TABLE paper_events (
-    account_id uuid NOT NULL,
-    seq bigint NOT NULL,
-    number bigint,
-    kind text NOT NULL,
-    client_order_id text,
-    broker_order_id text,
-    replaces text,
-    exec_id text,
-    symbol text,
-    side text,
-    quantity numeric,
-    price numeric,
-    fee numeric,
-    cum_quantity numeric,
-    leaves_quantity numeric,
-    average_price numeric,
-    broker_status text,
-    venue_time timestamptz NOT NULL,
-    reason text,
-    raw text NOT NULL,
-    recorded_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (account_id, seq)
-);
-CREATE INDEX paper_events_by_order ON paper_events (account_id, number);
-CREATE INDEX paper_events_by_time ON paper_events (account_id, recorded_at);
-ALTER TABLE paper_events ENABLE ROW LEVEL SECURITY;
-ALTER TABLE paper_events FORCE ROW LEVEL SECURITY;
-CREATE POLICY worker ON paper_events TO ti_worker USING (true);
-GRANT SELECT, INSERT ON paper_events TO ti_worker;
-
--- Every command that arrived, once for each arrival. `number` is the order that it made or meant.
+-- What happened, in its order: every command, once for each arrival, with what it caused at once, and
+-- what came later. A row is a run of events of one order, `number`, and `seq` the number of the first
+-- of them; one without an event takes a number too.
 CREATE TABLE paper_journal (
     account_id uuid NOT NULL,
     seq bigint NOT NULL,
-    command text NOT NULL CHECK (command IN ('SUBMIT', 'REPLACE', 'CANCEL')),
-    client_order_id text NOT NULL,
     number bigint,
-    duplicate boolean NOT NULL,
-    ticket text NOT NULL,
     at timestamptz NOT NULL,
+    -- Of an arrival. A leg arrives with its entry, without a ticket of its own.
+    command text CHECK (command IN ('SUBMIT', 'REPLACE', 'CANCEL')),
+    client_order_id text,
+    duplicate boolean,
+    ticket json,
+    events json NOT NULL,
+    ended json, -- the order as it ended, if it did
     PRIMARY KEY (account_id, seq)
 );
 CREATE UNIQUE INDEX paper_journal_by_client_id ON paper_journal (account_id, client_order_id)
 WHERE NOT duplicate;
+CREATE INDEX paper_journal_later ON paper_journal (account_id, number, seq) WHERE seq > number;
 ALTER TABLE paper_journal ENABLE ROW LEVEL SECURITY;
 ALTER TABLE paper_journal FORCE ROW LEVEL SECURITY;
 CREATE POLICY worker ON paper_journal TO ti_worker USING (true);

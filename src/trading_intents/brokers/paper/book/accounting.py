@@ -12,9 +12,10 @@ from trading_intents.brokers.paper.model import (
     PaperAccount,
     PaperHolding,
     PaperOrder,
-    PaperTerms,
     Quote,
+    price_of,
 )
+from trading_intents.brokers.port import LegTicket
 from trading_intents.trading import ZERO, OrderSide, quotient
 
 NO_BUYING_POWER = "insufficient_buying_power"
@@ -70,14 +71,14 @@ def with_reserve(
     working: Sequence[PaperOrder],
     held: PaperHolding,
     quote: Quote | None,
-    legs: Sequence[PaperTerms] = (),
+    legs: Sequence[LegTicket] = (),
 ) -> PaperOrder:
     """Reserves what the account must be able to pay: at the order's limit, else at the present
     price. A limit reserves for the stop beside it too; exits only close."""
     if order.leg or order.side is OrderSide.SELL:
         return order
     limit = _highest_limit(order, working, legs)
-    stop = order.price or ZERO
+    stop = price_of(order) or ZERO
     seen = market_price(order, quote) if quote is not None else ZERO
     if order.side is OrderSide.BUY:
         covered = sum((each.covers for each in _others(order, working)), ZERO)
@@ -89,16 +90,16 @@ def with_reserve(
 
 
 def _highest_limit(
-    order: PaperOrder, working: Sequence[PaperOrder], legs: Sequence[PaperTerms]
+    order: PaperOrder, working: Sequence[PaperOrder], legs: Sequence[LegTicket]
 ) -> Decimal:
     """Of the order and of what is beside it."""
     limit = order.limit_price or ZERO
     for leg in legs:
         if leg.side is order.side:
-            limit = max(limit, leg.price or ZERO)
+            limit = max(limit, price_of(leg) or ZERO)
     for each in working:
         if are_pair(each, order):
-            limit = max(limit, each.price or ZERO)
+            limit = max(limit, price_of(each) or ZERO)
     return limit
 
 

@@ -98,7 +98,7 @@ def matching_rank(orders: Mapping[int, PaperOrder], order: PaperOrder) -> tuple[
     """Orders are matched in order of acceptance, an exit never before its entry, which a REPLACE
     may have moved."""
     entry = _entry_of(orders, order)
-    return max(order.place, entry.place if entry else 0), order.place
+    return max(order.rank, entry.rank if entry else 0), order.rank
 
 
 def counted(orders: Collection[PaperOrder], order: PaperOrder) -> list[PaperOrder]:

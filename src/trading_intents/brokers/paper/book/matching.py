@@ -9,20 +9,25 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, TypeVar
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from trading_intents.brokers.paper import model
 from trading_intents.brokers.paper.book import accounting, linked, rules
 from trading_intents.brokers.paper.model import (
     PaperEvent,
-    PaperLeg,
     PaperOrder,
     PaperOrderStatus,
-    PaperTerms,
     Quote,
     Source,
 )
-from trading_intents.brokers.port import REPLACED_BY_BROKER, BrokerEvent, EventKind
+from trading_intents.brokers.paper.prices import walk_middle_cents
+from trading_intents.brokers.port import (
+    REPLACED_BY_BROKER,
+    BrokerEvent,
+    EventKind,
+    LegTicket,
+    OrderTicket,
+)
 from trading_intents.trading import (
     ZERO,
     Leg,
@@ -32,6 +37,7 @@ from trading_intents.trading import (
     TimeInForce,
     exact,
     quotient,
+    terms_of,
 )
 
 OTHER_ORDER = "another_order"
@@ -70,6 +76,31 @@ class OrderBook:
             self._levels = rules.price_levels(self.working())
         return self._levels
 
+    @property
+    def follows_walk(self) -> bool:
+        return self.holding.source is not Source.POSTED
+
+    def is_reached(self, tick: int) -> bool:
+        """Whether the walk has come to an order since it was looked at last."""
+        if self.checked_tick >= tick:
+            return False
+        checked = max(self.checked_tick, self.holding.number)
+        if self.next_match_tick(checked, tick) is not None:
+            return True
+        self.checked_tick = tick
+        return False
+
+    def next_match_tick(self, after: int, until: int) -> int | None:
+        """The first tick of the walk at which an order could match; the walk is computed only as
+        often as it can have come near."""
+        tick = after + 1
+        while tick <= until:
+            away = self.levels.cents_away(walk_middle_cents(self.seed, self.symbol, tick))
+            if away == 0:
+                return tick
+            tick += away
+        return None
+
     def show(self, quote: Quote) -> None:
         """Sets the present quote, for new orders; resting orders have been matched with it
         already."""
@@ -107,21 +138,37 @@ class OrderBook:
                 if order.report_due_at:
                     self._try(order, now, partial(self._report_stop, order, now))
 
-    def submit(
+    def execute(
         self,
-        client_order_id: str,
-        terms: PaperTerms,
+        command: str,
+        order: PaperOrder | None,
+        ticket: OrderTicket,
         at: datetime,
         refusal: str | None = None,
-        legs: Sequence[PaperLeg] = (),
-    ) -> PaperOrder:
+    ) -> tuple[PaperOrder | None, str | None]:
+        """Gives the order, and the reason against the command, if there is one."""
+        match command:
+            case "SUBMIT":
+                order = self.submit(ticket, at, refusal)
+                is_refused = order.status is PaperOrderStatus.REJECTED
+                return order, self.events[-1].event.reason if is_refused else None
+            case "REPLACE":
+                return order, self.replace(order, ticket, at, refusal)
+            case _:
+                return order, self.cancel(order, ticket.client_order_id, at, refusal)
+
+    def legs_of(self, number: int | None) -> set[int]:
+        orders = self.orders.values()
+        return {each.number for each in orders if number and each.parent == number}
+
+    def submit(self, ticket: OrderTicket, at: datetime, refusal: str | None = None) -> PaperOrder:
         """Gives the order as it is then, perhaps REJECTED. `refusal` is a scripted one. Legs are
         accepted with it or not at all; the next market event is the first that they are matched
         with."""
         with exact():
             self._expire(at)
-            order = self._accepted(client_order_id, terms, at)
-            self._try(order, at, partial(self._take, order, at, refusal, legs))
+            order = self._accepted(ticket, at)
+            self._try(order, at, partial(self._take, order, at, refusal, ticket.legs))
             return self.orders[order.number]
 
     def _take(
@@ -129,11 +176,11 @@ class OrderBook:
         order: PaperOrder,
         at: datetime,
         reason: str | None,
-        legs: Sequence[PaperLeg],
+        legs: Sequence[LegTicket],
     ) -> None:
         reason = reason or rules.find_flaw(order)
         for leg in legs:
-            reason = reason or rules.find_flaw(leg.terms)
+            reason = reason or rules.find_flaw(leg)
         reason = reason or accounting.lacks_position(order, self._queue(), self.holding)
         if reason is None:
             order = self._with_reserve(order, at, legs)
@@ -149,22 +196,24 @@ class OrderBook:
             self._accept_leg(order, leg, at)
         self._work(order.number, at, arrived=True)
 
-    def _accepted(self, client_order_id: str, terms: PaperTerms, at: datetime) -> PaperOrder:
-        number = self.account.orders + 1
-        self.account = replace(self.account, orders=number, places=self.account.places + 1)
+    def _accepted(self, ticket: OrderTicket | LegTicket, at: datetime) -> PaperOrder:
+        number = self.account.events + 1
         return PaperOrder(
             number=number,
-            broker_order_id=model.made_id(self.seed, self.account_id, "order", number),
-            client_order_id=client_order_id,
-            place=self.account.places,
+            broker_order_id=model.made_order_id(self.seed, self.account_id, number),
+            client_order_id=ticket.client_order_id,
+            rank=number,
+            symbol=ticket.symbol,
+            side=ticket.side,
+            kind=ticket.kind,
             accepted_at=at,
-            expires_at=model.expiry(terms.time_in_force, at),
+            expires_at=model.expiry(ticket.time_in_force, at),
             seen_quote=self.holding.posted_number,
-            **asdict(terms),
+            **terms_of(ticket),
         )
 
-    def _accept_leg(self, entry: PaperOrder, leg: PaperLeg, at: datetime) -> None:
-        order = self._accepted(leg.client_order_id, leg.terms, at)
+    def _accept_leg(self, entry: PaperOrder, leg: LegTicket, at: datetime) -> None:
+        order = self._accepted(leg, at)
         order = replace(
             order, parent=entry.number, leg=leg.leg, is_held=leg.leg is not Leg.ONE_CANCELS_OTHER
         )
@@ -174,32 +223,27 @@ class OrderBook:
     def replace(
         self,
         order: PaperOrder | None,
-        client_order_id: str,
-        terms: PaperTerms,
+        ticket: OrderTicket,
         at: datetime,
         refusal: str | None = None,
     ) -> str | None:
         """Gives the reason against it, or None."""
         with exact():
             self._expire(at)
-            order = order and self.orders[order.number]
+            order = order and self.orders.get(order.number, order)
             reason = refusal or rules.unchangeable(order)
             if order is None or reason:
-                self._emit(order, EventKind.REPLACE_REJECTED, at, client_order_id, reason=reason)
+                client_id = ticket.client_order_id
+                self._emit(order, EventKind.REPLACE_REJECTED, at, client_id, reason=reason)
                 return reason
-            step = partial(self._replace, order, client_order_id, terms, at)
+            step = partial(self._replace, order, ticket, at)
             return self._try(order, at, step)
 
-    def _replace(
-        self,
-        order: PaperOrder,
-        client_order_id: str,
-        terms: PaperTerms,
-        at: datetime,
-    ) -> str | None:
-        changed, reason = self._amended(order, client_order_id, terms, at)
+    def _replace(self, order: PaperOrder, ticket: OrderTicket, at: datetime) -> str | None:
+        changed, reason = self._amended(order, ticket, at)
         if changed is None or reason:
-            self._emit(order, EventKind.REPLACE_REJECTED, at, client_order_id, reason=reason)
+            client_id = ticket.client_order_id
+            self._emit(order, EventKind.REPLACE_REJECTED, at, client_id, reason=reason)
             return reason
         self._put(changed)
         self._emit(changed, EventKind.REPLACED, at, replaces=order.client_order_id)
@@ -219,7 +263,7 @@ class OrderBook:
         """Gives the reason against it, or None."""
         with exact():
             self._expire(at)
-            order = order and self.orders[order.number]
+            order = order and self.orders.get(order.number, order)
             reason = refusal or rules.unchangeable(order)
             if order is None or reason:
                 self._emit(order, EventKind.CANCEL_REJECTED, at, client_order_id, reason=reason)
@@ -230,24 +274,19 @@ class OrderBook:
             return None
 
     def _amended(
-        self,
-        order: PaperOrder,
-        client_order_id: str,
-        terms: PaperTerms,
-        at: datetime,
+        self, order: PaperOrder, ticket: OrderTicket, at: datetime
     ) -> tuple[PaperOrder | None, str | None]:
         """Gives the replaced order, at the end of the queue; or the reason against it."""
-        if (terms.symbol, terms.side, terms.kind) != (order.symbol, order.side, order.kind):
+        if (ticket.symbol, ticket.side, ticket.kind) != (order.symbol, order.side, order.kind):
             return None, OTHER_ORDER
-        self.account = replace(self.account, places=self.account.places + 1)
-        same_time = terms.time_in_force is order.time_in_force
+        same_time = ticket.time_in_force is order.time_in_force
         changed = replace(
             order,
-            client_order_id=client_order_id,
-            place=self.account.places,
+            client_order_id=ticket.client_order_id,
+            rank=self.account.events + 1,
             seen_quote=self.holding.posted_number,
-            expires_at=order.expires_at if same_time else model.expiry(terms.time_in_force, at),
-            **asdict(terms),
+            expires_at=order.expires_at if same_time else model.expiry(ticket.time_in_force, at),
+            **terms_of(ticket),
         )
         was_trailed = order.kind is OrderKind.TRAILING_STOP and order.best_price is not None
         if was_trailed and self.quote is not None:
@@ -255,9 +294,9 @@ class OrderBook:
         # How much it works is the venue's business.
         if order.leg or linked.pair_of(self.orders, order):
             changed = replace(changed, quantity=order.quantity)
-            if terms.time_in_force in rules.KILLED:  # it may be held, and could not end at once
+            if ticket.time_in_force in rules.KILLED:  # it may be held, and could not end at once
                 return None, rules.NOT_OFFERED
-        flaw = rules.find_flaw(terms)
+        flaw = rules.find_flaw(ticket)
         if flaw:
             return None, flaw
         if changed.quantity <= order.filled and not linked.may_grow(self.orders, order):
@@ -267,19 +306,27 @@ class OrderBook:
         reason = reason or accounting.lacks_power(changed, self.account, released=order.reserved)
         return changed, reason
 
+    def take_changed(self) -> list[PaperOrder]:
+        """The orders that changed since; the book forgets those that have ended."""
+        changed = [self.orders[number] for number in sorted(self.changed)]
+        for order in changed:
+            if not order.is_working:
+                del self.orders[order.number]
+        self.changed.clear()
+        return changed
+
     def working(self) -> list[PaperOrder]:
         orders = self.orders.values()
         return [order for order in orders if order.is_working]
 
     def _queue(self) -> list[PaperOrder]:
-        return sorted(self.working(), key=lambda order: order.place)
+        return sorted(self.working(), key=lambda order: order.rank)
 
     def _with_reserve(
-        self, order: PaperOrder, at: datetime, legs: Sequence[PaperLeg] = ()
+        self, order: PaperOrder, at: datetime, legs: Sequence[LegTicket] = ()
     ) -> PaperOrder:
         quote = self.quote if self.quote is not None and self.quote.is_fresh(at) else None
-        terms = [leg.terms for leg in legs]
-        return accounting.with_reserve(order, self._queue(), self.holding, quote, terms)
+        return accounting.with_reserve(order, self._queue(), self.holding, quote, legs)
 
     def _expire(self, at: datetime) -> None:
         for order in self._queue():
@@ -354,9 +401,9 @@ class OrderBook:
 
     def _report_stop(self, order: PaperOrder, at: datetime, at_once: bool = False) -> PaperOrder:
         due_at = order.report_due_at
-        if due_at is None or order.price is None or (due_at > at and not at_once):
+        if due_at is None or order.stop_price is None or (due_at > at and not at_once):
             return order
-        order = replace(order, told_stop=order.price, told_at=at)
+        order = replace(order, told_stop=order.stop_price, told_at=at)
         self._put(order)
         self._report_change(order, at)
         return order
@@ -380,7 +427,7 @@ class OrderBook:
             at,
             replaces=order.client_order_id,
             quantity=order.quantity,
-            price=order.price,
+            price=model.price_of(order),
             reason=REPLACED_BY_BROKER,
         )
 

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from trading_intents.brokers.paper.model import (
     CAPABILITIES,
     PaperOrder,
-    PaperTerms,
     Quote,
     tick_of,
 )
 from trading_intents.brokers.paper.prices import CENT, HALF_SPREAD_CENTS
+from trading_intents.brokers.port import LegTicket, OrderTicket
 from trading_intents.trading import (
     ZERO,
     FrozenStruct,
@@ -53,7 +53,7 @@ REFUSALS = {
 }
 
 
-def find_flaw(terms: PaperTerms) -> str | None:
+def find_flaw(terms: PaperOrder | OrderTicket | LegTicket) -> str | None:
     if parse_symbol(terms.symbol) != terms.symbol:
         return BAD_SYMBOL
     if terms.time_in_force not in CAPABILITIES.times_in_force.get(terms.kind, ()):
@@ -90,11 +90,11 @@ def _is_multiple(amount: Decimal, step: Decimal) -> bool:
         return amount > 0 and amount % step == 0
 
 
-def market_price(terms: PaperTerms, quote: Quote) -> Decimal:
+def market_price(terms: PaperOrder, quote: Quote) -> Decimal:
     return quote.ask if terms.side is OrderSide.BUY else quote.bid
 
 
-def touches(terms: PaperTerms, quote: Quote) -> bool:
+def touches(terms: PaperOrder, quote: Quote) -> bool:
     """Whether the quote's other side is at the limit or better; always, for an order without a
     limit."""
     limit = terms.limit_price
@@ -103,7 +103,7 @@ def touches(terms: PaperTerms, quote: Quote) -> bool:
     return quote.ask <= limit if terms.side is OrderSide.BUY else quote.bid >= limit
 
 
-def is_traded_through(terms: PaperTerms, quote: Quote) -> bool:
+def is_traded_through(terms: PaperOrder, quote: Quote) -> bool:
     """Whether a trade went beyond the limit. A trade at the limit went to earlier orders."""
     if terms.limit_price is None or quote.last is None:
         return False
@@ -130,7 +130,7 @@ def with_stop(order: PaperOrder, quote: Quote) -> PaperOrder:
     return replace(order, best_price=best, stop_price=max(ticks * tick, tick))
 
 
-def is_triggered(terms: PaperTerms, quote: Quote) -> bool:
+def is_triggered(terms: PaperOrder, quote: Quote) -> bool:
     assert terms.stop_price is not None
     seen = quote.last if quote.last is not None else market_price(terms, quote)
     return seen >= terms.stop_price if terms.side is OrderSide.BUY else seen <= terms.stop_price

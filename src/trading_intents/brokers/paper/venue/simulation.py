@@ -4,12 +4,13 @@ from datetime import datetime
 from uuid import UUID
 
 from trading_intents.brokers.paper import store
+from trading_intents.brokers.paper.model import PaperAccount
 from trading_intents.brokers.paper.prices import CENT, tick_number, tick_time, walk_middle_cents
 from trading_intents.brokers.paper.venue.valuation import Valuation
 from trading_intents.brokers.port import BrokerBalance, SimulatedPrice
 from trading_intents.ids import OrganizationId
-from trading_intents.storage.administration import read_clock
 from trading_intents.storage.database import Tx
+from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.trading import FrozenStruct, Symbol, normalized
 
 
@@ -26,11 +27,15 @@ class PaperSimulation(FrozenStruct):
         self, tx: Tx, organization_id: OrganizationId, account_id: UUID
     ) -> BrokerBalance | None:
         """Cash and positions as the venue has them, at the prices of now."""
-        totals = await store.find_totals(tx, account_id)
-        if totals is None:
-            return None
-        held = await store.list_positions(tx, account_id)
-        quotes = await store.find_last_quotes(tx, organization_id, list(held))
-        valuation = Valuation(self.seed)
-        valuation.load(held, quotes, totals.events)
-        return valuation.balance(totals, await read_clock(tx))
+        run = PoolTransaction(tx).run
+        found, held, clock = await run(
+            [store.read_account(account_id), store.list_holdings([account_id]), store.READ_CLOCK]
+        )
+        for account in found.parse(PaperAccount):
+            positions = store.parse_positions(held)
+            asked = [store.AskedQuotes(organization_id, account_id, each) for each in positions]
+            (posted,) = await run([store.list_quotes(asked)])
+            valuation = Valuation(self.seed)
+            valuation.load(store.parse_last(posted))
+            return valuation.balance(account, positions, clock.parse(datetime)[0])
+        return None

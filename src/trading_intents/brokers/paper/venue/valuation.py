@@ -18,65 +18,38 @@ WALK_TICKS = 5_000 // TICK_MILLIS  # how long a price of the walk is good enough
 
 @dataclass(slots=True)
 class Valuation:
-    """`event` is the number of the account's last event that the positions include."""
-
     seed: int
-    positions: dict[Symbol, Decimal] | None = None  # None: they must be read again
-    event: int = 0
+    is_loaded: bool = False
     _posted: dict[Symbol, Decimal] = field(default_factory=dict)  # the last quote's middle
     # Its tick, and the middle then.
     _walked: dict[Symbol, tuple[int, Decimal]] = field(default_factory=dict)
 
-    def load(
-        self, positions: Mapping[Symbol, Decimal], quotes: Mapping[Symbol, Quote], event: int
-    ) -> None:
-        """Positions as they were read, unless newer ones are known, and the last quotes of them
-        that were posted."""
-        if self.positions is None or event >= self.event:
-            held = positions.items()
-            self.positions = {symbol: quantity for symbol, quantity in held if quantity}
-            self.event = event
-        for symbol, quote in quotes.items():
-            self._posted[symbol] = _middle(quote)
-        # Of symbols that are held: no others are kept for long.
-        for known in (self._posted, self._walked):
-            for symbol in known.keys() - self.positions.keys():
-                del known[symbol]
+    def load(self, quotes: Mapping[Symbol, Quote]) -> None:
+        """The last quotes that were posted, of all symbols that are held: no others are kept."""
+        self.is_loaded = True
+        self._posted = {symbol: _middle(quote) for symbol, quote in quotes.items()}
+        self._walked.clear()
 
-    def positions_at(self, event: int) -> Mapping[Symbol, Decimal] | None:
-        """The positions, if they include just that event; None: they must be read again."""
-        return self.positions if event == self.event else None
-
-    def update(self, books: Iterable[OrderBook], event: int) -> None:
-        if self.positions is None or event < self.event:
-            return
-        self.event = event
+    def update(self, books: Iterable[OrderBook]) -> None:
         for book in books:
-            if book.holding.position:
-                self.positions[book.symbol] = book.holding.position
-            else:
-                self.positions.pop(book.symbol, None)
             if book.quote is not None and book.quote.source is Source.POSTED:
                 self._posted[book.symbol] = _middle(book.quote)
 
-    def balance(self, account: PaperAccount, now: datetime) -> BrokerBalance:
-        with exact():
-            cash = normalized(account.cash)
-            power = normalized(account.buying_power)
-        equity = self._equity(cash, now)
-        return BrokerBalance(
-            currency=CURRENCY, cash=cash, buying_power=power, equity=equity, as_of=now
-        )
-
-    def _equity(self, cash: Decimal, now: datetime) -> Decimal | None:
-        if self.positions is None:
-            return None
+    def balance(
+        self, account: PaperAccount, held: Mapping[Symbol, Decimal], now: datetime
+    ) -> BrokerBalance:
         tick = tick_number(now)
-        value = cash
         with exact():
-            for symbol, quantity in self.positions.items():
-                value += quantity * self._price(symbol, tick)
-        return normalized(value)
+            equity = account.cash
+            for symbol, quantity in held.items():
+                equity += quantity * self._price(symbol, tick)
+            return BrokerBalance(
+                currency=CURRENCY,
+                cash=normalized(account.cash),
+                buying_power=normalized(account.buying_power),
+                equity=normalized(equity),
+                as_of=now,
+            )
 
     def _price(self, symbol: Symbol, tick: int) -> Decimal:
         posted = self._posted.get(symbol)

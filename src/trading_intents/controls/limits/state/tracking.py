@@ -14,11 +14,9 @@ from trading_intents.controls.limits.model import (
     AppliedLimits,
     AskedOrder,
     Levels,
-    LimitOwner,
     LimitState,
     TradingLimits,
     added_notional,
-    judge,
 )
 from trading_intents.controls.limits.state import recent, statements
 from trading_intents.controls.limits.state.budgets import KeyUse, parse_use
@@ -28,7 +26,7 @@ from trading_intents.controls.limits.state.losses import (
     baseline_rows,
 )
 from trading_intents.controls.limits.state.recent import LogHead, RecentByAccount
-from trading_intents.controls.model import Triggered
+from trading_intents.controls.model import Subject
 from trading_intents.prices.model import PriceKey, PriceRules, ReferencePrice, market_of
 from trading_intents.prices.store import parse_reply, read_prices
 from trading_intents.storage.pipeline import Reply, Statement
@@ -60,23 +58,23 @@ class LimitedSubject(FrozenStruct, kw_only=True):
 
 
 def limited_subject(
-    owner: LimitOwner, symbol: str, environment: Environment, broker: str, limits: AppliedLimits
+    subject: Subject, environment: Environment, broker: str, limits: AppliedLimits
 ) -> LimitedSubject:
-    market = market_of(broker, environment)
-    organization_id = owner.organization_id
+    price_key = None
+    if limits.needs_price:
+        market = market_of(broker, environment)
+        price_key = PriceKey(UUID(subject.organization_id), market, Symbol(subject.symbol))
     return LimitedSubject(
-        account_id=owner.account_id,
-        organization_id=organization_id,
-        symbol=symbol,
+        account_id=subject.account_id,
+        organization_id=subject.organization_id,
+        symbol=subject.symbol,
         broker=broker,
-        levels=limits.levels(owner, symbol),
+        levels=limits.levels(subject),
         needs_exposure=limits.needs_exposure,
         needs_recent=limits.needs_recent,
-        price_key=PriceKey(UUID(organization_id), market, Symbol(symbol))
-        if limits.needs_price
-        else None,
+        price_key=price_key,
         account=limits.account or NO_LIMIT,
-        key_id=owner.key_id if limits.key else "",
+        key_id=subject.key_id or "" if limits.key else "",
     )
 
 
@@ -337,11 +335,11 @@ class LimitTracking:
         for part, reply in zip(self._asked, replies, strict=True):
             part.read(reply)
 
-    def judge(self, subject: LimitedSubject, asked: AskedOrder) -> tuple[Triggered, ...]:
+    def meet(self, subject: LimitedSubject, asked: AskedOrder) -> LimitState:
         met = LimitState()
         for part in self._parts:
             part.meet(subject, asked, met)
-        return judge(subject.levels, asked, met, self.minutes.now)
+        return met
 
     def accept(self, account_id: str, subject: LimitedSubject | None, asked: AskedOrder) -> Decimal:
         """Gives what it adds to the day's sum of the caller's key."""

@@ -5,20 +5,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from functools import partial
 from typing import NamedTuple
 
 import msgspec
 from msgspec import structs
 
+from trading_intents.brokers.port import Capabilities
 from trading_intents.brokers.registry import Registry
 from trading_intents.clock import Clock, rfc3339
+from trading_intents.controls.case import Case
+from trading_intents.controls.limits.model import AskedOrder
 from trading_intents.controls.limits.state.recent import LogHead, RecentByAccount
 from trading_intents.controls.limits.state.tracking import LimitedSubject, LimitTracking
+from trading_intents.controls.model import Subject
+from trading_intents.controls.rules import Rules, RulesCache
 from trading_intents.errors import Unavailable
 from trading_intents.ids import IdTextMaker
 from trading_intents.intents import store
-from trading_intents.intents.deciding.compose import asked_order
+from trading_intents.intents.deciding.compose import asked_order, purpose_of
 from trading_intents.intents.model import (
     Accepted,
     Cancel,
@@ -33,7 +37,6 @@ from trading_intents.intents.model import (
     SubmissionState,
 )
 from trading_intents.intents.writing import statements
-from trading_intents.intents.writing.state.rules import RulesByOrganization, RulesCache, Subject
 from trading_intents.orders.positions import Holding
 from trading_intents.orders.store import OrderRow
 from trading_intents.prices.model import PriceRules
@@ -44,7 +47,7 @@ from trading_intents.storage.pipeline import (
     Reply,
     Statement,
 )
-from trading_intents.trading import EXACT, ZERO, AccountSymbol, ActionType
+from trading_intents.trading import EXACT, ZERO, AccountSymbol, ActionType, FrozenStruct
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +74,21 @@ class CountedOrder(NamedTuple):
 NOTHING = CountedOrder("0", ZERO)
 
 
+class ResolvedSubmission(FrozenStruct, kw_only=True):
+    """A command with what is the same for it throughout its batch."""
+
+    submission: Submission
+    subject: Subject
+    order_id: str | None  # of the order that it names
+    rules: Rules
+    broker: Capabilities | None
+    limited: LimitedSubject | None  # None: no limits judge it
+
+
 @dataclass(slots=True, kw_only=True)
 class BatchState:
     """All that a batch is decided by. It moves on with each command that is accepted."""
 
-    brokers: Registry
     limits: LimitTracking
     heads: dict[str, LogHead] = field(default_factory=dict)  # of the accounts that are locked
     orders: dict[str, OrderRow] = field(default_factory=dict)  # that REPLACEs and CANCELs name
@@ -85,84 +98,72 @@ class BatchState:
     # What REPLACEs of linked orders in this batch ask for.
     replacing: dict[str, Spec] = field(default_factory=dict)
     holdings: dict[AccountSymbol[str], Holding] = field(default_factory=dict)  # that a Close names
-    rules: RulesByOrganization = field(default_factory=dict)
+    submissions: list[ResolvedSubmission] = field(default_factory=list)
     now: datetime = field(init=False)
     now_text: str = field(init=False)  # as PostgreSQL writes it
     created_at: str = field(init=False)  # the same, as records have it
     transaction_id: str = field(init=False)
 
-    def symbol_of(self, submission: Submission) -> str:
-        """Empty: the command names no order that is known."""
-        command = submission.command
-        if isinstance(command, NewOrder):
-            return command.symbol
-        order = self.orders.get(command.ref_intent_id)
-        return order.symbol if order else ""
-
-    def subject_of(self, submission: Submission) -> Subject:
-        return submission.account_id, submission.key_id or "", self.symbol_of(submission)
-
-    def limited_subject(
-        self, submission: Submission, rules: RulesByOrganization
-    ) -> LimitedSubject | None:
-        """Gives what the command's limits are judged by, as far as the rules are known. The
-        platform's own pass."""
-        known = rules.get(submission.organization_id)
-        if not known or not known.limits or not submission.key_id:
+    def meet(self, resolved: ResolvedSubmission) -> SubmissionState | None:
+        """None: another transaction has locked the account or the key's budget, or the log must be
+        read first."""
+        submission = resolved.submission
+        if self._is_held(resolved):
             return None
-        if isinstance(submission.command, Cancel):
-            return None
-        return known.limited_subject(self.subject_of(submission))
+        key = submission.idempotency_key
+        row = self.orders.get(resolved.order_id or "")
+        return SubmissionState(
+            rules=resolved.rules,
+            broker=resolved.broker,
+            order=self._known(row) if row else None,
+            earlier=self.earlier.get((submission.account_id, key)) if key else None,
+            holding=self.holdings.get((submission.account_id, resolved.subject.symbol)),
+        )
 
-    def is_held(self, submission: Submission) -> bool:
-        """Another transaction has locked the account or the key's budget, or the log must be read
-        first. An account that does not exist is not held."""
+    def _is_held(self, resolved: ResolvedSubmission) -> bool:
+        """An account that does not exist is not held."""
+        submission = resolved.submission
         account_id = submission.account_id
-        rules = self.rules[submission.organization_id]
         if account_id not in self.heads:
-            return account_id in rules.accounts
+            return resolved.rules.account is not None
         if isinstance(submission.command, Cancel):
             return False
-        is_budgeted = submission.key_id in rules.keys and not isinstance(submission.command, Close)
-        return account_id in self.limits.minutes.unread or (
+        is_budgeted = resolved.rules.key and not isinstance(submission.command, Close)
+        return account_id in self.limits.minutes.unread or bool(
             is_budgeted and submission.key_id in self.limits.budgets.held
         )
 
-    def meet(self, submission: Submission) -> SubmissionState:
-        account_id = submission.account_id
-        command = submission.command
-        key = submission.idempotency_key
-        rules = self.rules[submission.organization_id]
-        symbol = self.symbol_of(submission)
-        account = rules.accounts.get(account_id)
-        limited = self.limited_subject(submission, self.rules)
-        row = None if isinstance(command, NewOrder) else self.orders.get(command.ref_intent_id)
-        return SubmissionState(
-            key=rules.keys.get(submission.key_id) if submission.key_id else None,
-            account=account,
-            broker=self.brokers.find(account.broker) if account else None,
-            order=self._known(row) if row else None,
-            earlier=self.earlier.get((account_id, key)) if key else None,
-            controls=rules.controls_of(account_id, symbol),
-            judge=partial(self.limits.judge, limited) if limited else None,
-            holding=self.holdings.get((account_id, symbol)),
+    def resolve_case(
+        self, resolved: ResolvedSubmission, accepted: Accepted, order: KnownOrder | None
+    ) -> Case:
+        """Without limits nobody asks what a plain CREATE comes to."""
+        limited = resolved.limited
+        asked = None
+        is_counted = limited or order or self.limits.counts or self.holdings
+        if is_counted and accepted.action_type is not ActionType.CANCEL:
+            asked = asked_order(accepted, order)
+        return Case(
+            purpose=purpose_of(accepted, resolved.submission.halt_id),
+            controls=resolved.rules.controls,
+            now=self.now,
+            symbol=accepted.symbol,
+            asked=asked,
+            levels=limited.levels if limited else (),
+            met=self.limits.meet(limited, asked) if limited and asked else None,
         )
 
     def count(
-        self, submission: Submission, accepted: Accepted, order: KnownOrder | None
+        self, resolved: ResolvedSubmission, accepted: Accepted, asked: AskedOrder | None
     ) -> CountedOrder:
         """Counts it for the commands that follow in the batch."""
-        if accepted.action_type is ActionType.CANCEL:
-            return NOTHING
-        if order is None and not self.limits.counts and not self.holdings:
-            return CountedOrder(accepted.spec.quantity, ZERO)
-        asked = asked_order(accepted, order)
-        key = (submission.account_id, accepted.symbol)
-        added = self.limits.accept(
-            submission.account_id, self.limited_subject(submission, self.rules), asked
-        )
-        if held := self.holdings.get(key):
-            self.holdings[key] = held.with_order(asked.side, asked.opens, asked.is_create)
+        if asked is None:
+            is_create = accepted.action_type is ActionType.CREATE
+            return CountedOrder(accepted.spec.quantity, ZERO) if is_create else NOTHING
+        account_id = resolved.submission.account_id
+        added = self.limits.accept(account_id, resolved.limited, asked)
+        if held := self.holdings.get((account_id, asked.symbol)):
+            held = held.with_order(asked.side, asked.opens, asked.is_create)
+            self.holdings[account_id, asked.symbol] = held
         return CountedOrder(str(asked.opens), EXACT.add(asked.counted, added))
 
     def move(
@@ -211,31 +212,75 @@ async def read_state(
         may_take_long=locking.may_take_long,
         key_locking="FOR UPDATE SKIP LOCKED",
     )
-    state = BatchState(brokers=dependencies.brokers, limits=limits)
+    state = BatchState(limits=limits)
     locks = _locking_reads(submissions, locking)
-    expected = _limited(state, submissions, cache.known)  # if the rules that are known still hold
+    expected: list[LimitedSubject] = []  # if the rules that are known still hold
+    subjects = [_subject_of(each, {}) for each in submissions]
+    for each, subject in zip(submissions, subjects, strict=True):
+        known = cache.find_last(subject)
+        if known and (limited := _limited_by(each, known)):
+            expected.append(limited)
     try:
         replies = await connection.run([*locks.values(), *limits.needs(expected)])
         versions = _take(state, dict(zip(locks, replies, strict=False)))
         limits.read(replies[len(locks) :])
-        linked: set[str] = set()
-        subjects: dict[str, set[Subject]] = {}
-        for each in submissions:
-            subjects.setdefault(each.organization_id, set()).add(state.subject_of(each))
-            if isinstance(each.command, Replace):
-                order = state.orders.get(each.command.ref_intent_id)
-                if order and order.linked:
-                    linked.add(order.order_id)
-        if linked:
-            (groups,) = await connection.run([store.read_groups([*linked])])
-            state.groups = store.parse_groups(groups.texts())
-        state.rules = await cache.find(connection, subjects, versions)
-        locked = [each for each in submissions if each.account_id in state.heads]
-        if late := limits.needs(_limited(state, locked, state.rules)):
+        await _read_groups(connection, state, submissions)
+        if state.orders:
+            subjects = [_subject_of(each, state.orders) for each in submissions]
+        rules = await cache.find(connection, subjects, versions)
+        for each, subject in zip(submissions, subjects, strict=True):
+            state.submissions.append(_resolve(each, subject, rules[subject], dependencies.brokers))
+        judged = [each.limited for each in state.submissions if each.limited]
+        if late := limits.needs([each for each in judged if each.account_id in state.heads]):
             limits.read(await connection.run(late))
     except ConnectionLost:
         raise Unavailable("the connection to the database was lost; nothing was recorded") from None
     return state
+
+
+def _subject_of(submission: Submission, orders: Mapping[str, OrderRow]) -> Subject:
+    command = submission.command
+    if isinstance(command, NewOrder):
+        symbol: str = command.symbol
+    else:
+        order = orders.get(command.ref_intent_id)
+        symbol = order.symbol if order else ""
+    return Subject(submission.organization_id, submission.account_id, submission.key_id, symbol)
+
+
+def _resolve(
+    submission: Submission, subject: Subject, rules: Rules, brokers: Registry
+) -> ResolvedSubmission:
+    command = submission.command
+    return ResolvedSubmission(
+        submission=submission,
+        subject=subject,
+        order_id=None if isinstance(command, NewOrder) else command.ref_intent_id,
+        rules=rules,
+        broker=brokers.find(rules.account.broker) if rules.account else None,
+        limited=_limited_by(submission, rules),
+    )
+
+
+def _limited_by(submission: Submission, rules: Rules) -> LimitedSubject | None:
+    """The platform's own commands pass all limits, and CANCELs do."""
+    is_judged = submission.key_id and not isinstance(submission.command, Cancel)
+    return rules.limited if is_judged else None
+
+
+async def _read_groups(
+    connection: PipelineConnection, state: BatchState, submissions: Sequence[Submission]
+) -> None:
+    """Of the linked orders that REPLACEs name."""
+    linked: set[str] = set()
+    for each in submissions:
+        if isinstance(each.command, Replace):
+            order = state.orders.get(each.command.ref_intent_id)
+            if order and order.linked:
+                linked.add(order.order_id)
+    if linked:
+        (groups,) = await connection.run([store.read_groups([*linked])])
+        state.groups = store.parse_groups(groups.texts())
 
 
 def _locking_reads(
@@ -300,10 +345,3 @@ def _take(state: BatchState, replies: Mapping[str, Reply]) -> dict[str, str]:
             state.holdings[account_id, symbol] = msgspec.json.decode(text, type=Holding)
     state.limits.begin(state.heads, state.now)
     return versions
-
-
-def _limited(
-    state: BatchState, submissions: Sequence[Submission], rules: RulesByOrganization
-) -> list[LimitedSubject]:
-    """Of those of these commands that have limits."""
-    return [found for each in submissions if (found := state.limited_subject(each, rules))]
