@@ -158,7 +158,10 @@ export class EventStream<D = string> implements AsyncIterableIterator<TradingEve
     const chunks = body.getReader();
     const reader = new MessageReader();
     for (;;) {
-      const { value, done } = await within(chunks.read(), READ_SECONDS);
+      const { value, done } = await within(
+        abortable(chunks.read(), this.#ends.signal),
+        READ_SECONDS,
+      );
       if (done) return;
       for (const text of reader.push(value)) {
         const event = readEvent<D>(text, this.#transport.options.decimal);

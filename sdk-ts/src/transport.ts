@@ -130,16 +130,32 @@ export class Transport {
   }
 
   async #try(request: HttpRequest, signal: AbortSignal): Promise<HttpAnswer | TradingError> {
-    const limit = AbortSignal.timeout(this.options.timeoutSeconds * 1000);
+    const attempt = new AbortController();
+    const end = () => {
+      attempt.abort(signal.reason);
+    };
+    const { timeoutSeconds } = this.options;
+    const timer = setTimeout(() => {
+      attempt.abort(new Error(`nothing within ${timeoutSeconds} seconds`));
+    }, timeoutSeconds * 1000);
+    signal.addEventListener("abort", end);
     try {
-      const response = await this.open(request, AbortSignal.any([signal, limit]));
-      const text = await response.text();
-      const answer = { status: response.status, headers: response.headers, text };
-      return response.ok ? answer : this.refusal(answer);
+      // Not left to `fetch` alone, which may lose its signal to the garbage collector.
+      return await abortable(this.#answer(request, attempt.signal), attempt.signal);
     } catch (error) {
       signal.throwIfAborted();
       return this.failureOf(error);
+    } finally {
+      clearTimeout(timer);
+      signal.removeEventListener("abort", end);
     }
+  }
+
+  async #answer(request: HttpRequest, signal: AbortSignal): Promise<HttpAnswer | TradingError> {
+    const response = await this.open(request, signal);
+    const text = await response.text();
+    const answer = { status: response.status, headers: response.headers, text };
+    return response.ok ? answer : this.refusal(answer);
   }
 
   /** The answer as soon as it begins: its body may be without end. */
