@@ -130,6 +130,7 @@ export class Transport {
   }
 
   async #try(request: HttpRequest, signal: AbortSignal): Promise<HttpAnswer | TradingError> {
+    signal.throwIfAborted();
     const attempt = new AbortController();
     const end = () => {
       attempt.abort(signal.reason);
