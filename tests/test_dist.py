@@ -44,7 +44,7 @@ with TradingClient() as client:
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
-    make_dist(folder)
+    (folder / "said").write_text(make_dist(folder))
     return folder
 
 
@@ -121,6 +121,16 @@ def test_both_distributions_have_all_of_their_files(dist: Path) -> None:
         with tarfile.open(sdist) as archive:
             names = {name.partition("/")[2] for name in archive.getnames()}
         assert {f"src/{file}" for file in files} | {"pyproject.toml", "README.md"} <= names
+
+
+def test_descriptions_are_beside_the_wheels_whatever_npm_tools_are_missing(dist: Path) -> None:
+    assert "the TypeScript client is not packed: " in (dist / "said").read_text()
+    assert list(dist.glob("*.tgz")) == []
+    assert "/v1/accounts" in json.loads((dist / "openapi.json").read_text())["paths"]
+    assert json.loads((dist / "asyncapi.json").read_text())["asyncapi"].startswith("3.")
+    demo = (dist / "bruno" / "environments" / "demo.bru").read_text()
+    assert "url: http://127.0.0.1:8080" in demo
+    assert (dist / "bruno" / "Intents" / "submit_intent.CREATE.bru").stat().st_mode & 0o777 == 0o644
 
 
 def test_an_order_is_placed_from_one_fresh_environment_at_the_server_of_another(

@@ -25,9 +25,7 @@ from trading_intents_client.cli import program
 
 pytest_plugins = ("tests.started_dirs",)
 
-DOCUMENTS = sorted(
-    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "sdk").glob("*.md")]
-)
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("sdk*/*.md")])
 API_PAGES = sorted((ROOT / "docs" / "api").glob("*.md"))
 MAX_DECISION_LINES = 38  # behind its head
 MAX_MAP_LINE = 140  # without the targets of its links

@@ -25,11 +25,14 @@ from tests.sources import (
 )
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-DOCUMENTS = sorted(
-    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "sdk").glob("*.md")]
-)
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("sdk*/*.md")])
 SCRIPTS = sorted(
-    [*(PACKAGE / "console" / "static").glob("*.*"), *(ROOT / "tests" / "console").glob("*.*ts")]
+    [
+        *(PACKAGE / "console" / "static").glob("*.*"),
+        *(ROOT / "tests" / "console").glob("*.*ts"),
+        *(ROOT / "sdk-ts" / "src").glob("*.ts"),
+        *(ROOT / "tests" / "sdk_ts" / "programs").glob("*.*ts"),
+    ]
 )
 FILES = [path for path in (*EVERYTHING, *EXAMPLES, *DOCUMENTS, *SCRIPTS) if path != Path(__file__)]
 QUESTIONS = re.compile(r"(?:What|Who|Whom|Whose|Whoever|Whatever|Where|Which|When|Why|How)\b")

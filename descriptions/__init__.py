@@ -1,0 +1,1 @@
+"""Descriptions of the API for other programs, made from what the platform says of itself."""

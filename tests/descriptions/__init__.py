@@ -1,0 +1,1 @@
+"""The files that `make dist` makes of the API's description, checked by the programs that read them."""

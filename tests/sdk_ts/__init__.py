@@ -1,0 +1,1 @@
+"""The TypeScript client, as its package has it, in Node.js and in a browser."""
