@@ -231,6 +231,7 @@ async def test_a_claim_costs_no_more_for_what_is_over_while_a_snapshot_is_held(
     table = reader.table
     await table.connection.execute("ALTER TABLE outbox SET (autovacuum_enabled = false)")
     async with reader.pool.transaction(isolation="repeatable read") as holder:
+        await holder.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
         await holder.fetchval("SELECT count(*) FROM outbox")
         await table.connection.execute(
             f"""
