@@ -326,7 +326,7 @@ def test_an_honest_venues_reports_make_the_order_of_all_facts(
     event(f"in one pass: {ledger.taken} of {len(batches)}")
 
 
-@settings(max_examples=examples(4_000))
+@settings(max_examples=examples(2_000))
 @given(
     wild,
     st.sampled_from(QUANTITIES),

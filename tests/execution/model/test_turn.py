@@ -7,6 +7,7 @@ from tests.execution.model.search import explore
 from tests.execution.model.turn import Model
 
 SIZED = [pytest.param(name, marks=pytest.mark.chaos if name in LARGE else ()) for name in QUICK]
+LONG = ("a lease is given back with calls under way",)
 
 
 @pytest.mark.parametrize("name", SIZED)
@@ -31,7 +32,10 @@ def test_what_the_design_might_say_too_holds(name: str) -> None:
         assert not result.violation, result
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize(
+    "mistake",
+    [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in MISTAKES],
+)
 def test_each_mistake_in_a_turn_is_caught(mistake: str) -> None:
     for config in QUICK.values():
         if explore(Model(MISTAKES[mistake], config)).violation:
