@@ -120,7 +120,6 @@ async def test_a_halt_cancels_an_order_that_was_refused_and_works(urls: Urls) ->
         assert it.venue.orders[await it.coid(intent)].over
 
 
-@pytest.mark.usefixtures("retried_soon")
 async def test_an_order_that_was_cancelled_unsent_and_arrives_is_cancelled_at_the_broker(
     urls: Urls,
 ) -> None:
