@@ -107,29 +107,35 @@ WHOLE = {
     "late, replace": Config(orders=("CRX",), faults={"crash": 1}, is_bounded=False),
 }
 
-# Each alone in the design.
+# Each alone in the design, and the configuration that shows it.
 MISTAKES = {
-    "no fence": Design(fence="none"),
-    "fence without a lock": Design(fence="unlocked"),
-    "the next turn begins at once after an unknown commit": Design(unknown="at once"),
-    "an unknown commit is taken for committed": Design(unknown="as applied"),
-    "heads are read without a lock": Design(heads="read"),
-    "the row of an order that is held is deleted": Design(held="deleted"),
-    "mark after the call": Design(mark="after"),
-    "the call does not wait for the commit": Design(mark="uncommitted"),
-    "marked rows are sent again": Design(marked="sent again"),
-    "marked rows are left": Design(marked="left"),
-    "rows in flight are in doubt": Design(marked="all"),
-    "no lock of halts": Design(halt="not"),
-    "lock of halts in the reading statement": Design(halt="late"),
-    "no clock before the call": Design(is_clock_asked=False),
-    "one look-up is a proof": Design(proof=1),
-    "look-ups of an order side by side": Design(lookup="any time"),
-    "sent again where ids are used again": Design(resend="always"),
-    "a refused duplicate is a refusal": Design(duplicate="rejected"),
-    "orders that work though we ended them are left": Design(unwanted="left"),
-    "the API reads without a lock": Design(api="unlocked"),
-    "a lease is given back with calls under way": Design(give="any time"),
+    "no fence": (Design(fence="none"), "freeze"),
+    "fence without a lock": (Design(fence="unlocked"), "freeze"),
+    "the next turn begins at once after an unknown commit": (
+        Design(unknown="at once"),
+        "two, unknown",
+    ),
+    "an unknown commit is taken for committed": (Design(unknown="as applied"), "two, unknown"),
+    "heads are read without a lock": (Design(heads="read"), "plain"),
+    "the row of an order that is held is deleted": (Design(held="deleted"), "two, unknown"),
+    "mark after the call": (Design(mark="after"), "two"),
+    "the call does not wait for the commit": (Design(mark="uncommitted"), "freeze"),
+    "marked rows are sent again": (Design(marked="sent again"), "crash, cancel"),
+    "marked rows are left": (Design(marked="left"), "crash"),
+    "rows in flight are in doubt": (Design(marked="all"), "two"),
+    "no lock of halts": (Design(halt="not"), "plain"),
+    "lock of halts in the reading statement": (Design(halt="late"), "plain"),
+    "no clock before the call": (Design(is_clock_asked=False), "freeze"),
+    "one look-up is a proof": (Design(proof=1), "crash, cancel"),
+    "look-ups of an order side by side": (Design(lookup="any time"), "freeze"),
+    "sent again where ids are used again": (Design(resend="always"), "late, ids used again"),
+    "a refused duplicate is a refusal": (Design(duplicate="rejected"), "late"),
+    "orders that work though we ended them are left": (
+        Design(unwanted="left"),
+        "late, ids used again",
+    ),
+    "the API reads without a lock": (Design(api="unlocked"), "plain"),
+    "a lease is given back with calls under way": (Design(give="any time"), "two, give"),
 }
 
 # These hold too: a turn cut before its second trip writes nothing, and a broker reports
