@@ -157,7 +157,7 @@ ONE_MEANING = {
     # The durable `sent_at`; and `restore --mark`, an operator's word.
     "mark": Meaning(
         frozenset({"mark", "marks", "marked", "marking"}),
-        ("execution/", "recovery/commands.py"),
+        ("execution/", "outbox/intents_queue.py", "recovery/commands.py"),
     ),
     # PostgreSQL's. `plans` says how a transaction's statements are planned.
     "plan": Meaning(frozenset({"plan", "planned"}), ("storage/",)),

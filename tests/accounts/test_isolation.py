@@ -132,7 +132,9 @@ INTENT_ROWS = {
     "reports": "(organization_id, seq, count, day, account_id, at, symbol, environment, events)"
     " VALUES ($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 1, now()::date, $2, now(), 'A', 'paper',"
     " 'x')",
-    "commands": "(account_id, client_order_id, organization_id, order_id, seq, action_type)"
+    "commands": "(account_id, organization_id, order_id, seq, action_type)"
+    " VALUES ($2, $1, $2, 1, 'CREATE')",
+    "sent_commands": "(account_id, client_order_id, organization_id, order_id, seq, action_type)"
     " VALUES ($2, 'c', $1, $2, 1, 'CREATE')",
     "facts": "(account_id, key, organization_id, kind, recorded_at) VALUES ($2, 'k', $1, 'FILLED', now())",
     "trades": "(trade_id, account_id, organization_id, seq, order_id, exec_id, symbol, side, quantity, price,"
@@ -162,6 +164,7 @@ INTENT_ROWS = {
 SERVICE_APPENDS = (
     "actions",
     "orders",
+    "commands",
     "refusals",
     "stats_buckets",
     "stats_entries",
@@ -275,7 +278,7 @@ async def test_the_service_changes_orders_and_heads_of_the_set_organization_only
         assert await tx.execute("UPDATE orders SET version = version + 1") == "UPDATE 2"
         assert await tx.execute("UPDATE account_heads SET seq = seq + 1") == "UPDATE 2"
         assert await tx.execute("UPDATE stream_heads SET seq = seq + 1") == "UPDATE 1"
-        assert await tx.execute("UPDATE outbox SET due_at = now()") == "UPDATE 2"
+        assert await tx.execute("UPDATE commands SET due_at = now()") == "UPDATE 2"
 
 
 async def test_the_service_reads_events_of_the_set_organization_only(

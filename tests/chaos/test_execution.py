@@ -18,6 +18,7 @@ import pytest
 from tests.chaos.commits import let_commits_wait, own_server
 from tests.conftest import Urls
 from tests.execution import worker_processes as lives
+from tests.execution.arranged import retried
 from tests.execution.in_process_execution import executing, open_in_process
 from tests.execution.worker_processes import (
     Mortals,
@@ -31,6 +32,7 @@ from tests.intents.http_client import cancel, create, limit, market, replace
 from tests.seeds import seeded
 from tests.waiting import eventually
 from trading_intents.config import Settings
+from trading_intents.telemetry import Metrics
 
 pytestmark = pytest.mark.slow
 
@@ -182,11 +184,11 @@ def make_older(worker_processes: WorkerProcesses, account: str, by: timedelta) -
     otherwise."""
     tables = worker_processes.tables
     tables.execute("ALTER TABLE actions DISABLE TRIGGER ALL")
-    for table, column in (("actions", "account_id"), ("outbox", "lane")):
+    for table in ("actions", "commands"):
         tables.execute(
             f"""
                 UPDATE {table} SET created_at = created_at - $2::interval
-                WHERE {column} = $1::text::uuid
+                WHERE account_id = $1::text::uuid
             """,
             account,
             by,
@@ -275,7 +277,8 @@ def test_without_kills_every_command_arrives(urls: Urls, tmp_path: Path, triples
 async def test_a_broker_that_was_away_gets_what_is_young_enough(urls: Urls) -> None:
     """A minute, while intents come in twice a second: no row is used up, and none is sent that is
     too old."""
-    async with open_in_process(urls) as in_process, executing(in_process):
+    metrics = Metrics()
+    async with open_in_process(urls) as in_process, executing(in_process, metrics=metrics):
         made: list[tuple[UUID, float]] = []
 
         async def submit(seconds: float) -> None:
@@ -290,13 +293,8 @@ async def test_a_broker_that_was_away_gets_what_is_young_enough(urls: Urls) -> N
         await submit(60)
         in_process.venue.is_away = False
         back = time.monotonic()
-        await in_process.until_rows_are("completed", 30)
-        assert (
-            await in_process.in_process_writer.owner.fetchval(
-                "SELECT max(attempts) FROM outbox WHERE queue = 'intents'"
-            )
-            == 1
-        )
+        await in_process.until_queue_is_empty(30)
+        assert retried(metrics) == 0
         for intent, at in made:
             order = await in_process.order(intent)
             if back - at < 15:

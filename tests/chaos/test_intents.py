@@ -276,14 +276,10 @@ async def check_logs(connection: asyncpg.Connection) -> None:
     )
     queued = await connection.fetch(
         """
-            SELECT lane, order_key, event_type, (payload ->> 'seq')::bigint FROM outbox
-            WHERE queue = 'intents'
+            SELECT account_id, order_id, action_type, seq FROM commands
         """
     )
-    expected = [
-        (r["account_id"], r["intent_id"], f"intent.{r['action_type'].lower()}", r["seq"])
-        for r in rows
-    ]
+    expected = [(r["account_id"], r["intent_id"], r["action_type"], r["seq"]) for r in rows]
     assert sorted(map(tuple, queued)) == sorted(expected)
 
 

@@ -41,6 +41,6 @@ def test_commits_that_wait_end_no_session_for_good(tmp_path: Path) -> None:
         until_certain(worker_processes, 60, hurry=True)
         journal = worker_processes.journal()
         assert [intent for intent, commands in journal.items() if commands != ["SUBMIT"]] == []
-        failed = "SELECT count(*) FROM outbox WHERE queue = 'intents' AND status = 'failed'"
+        failed = "SELECT count(*) FROM commands WHERE failed_at IS NOT NULL"
         assert tables.value(failed) == 0
         print(f"\n{len(journal)} orders sent: {worker_processes.statuses(with_reason=True)}")

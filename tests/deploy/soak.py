@@ -36,8 +36,7 @@ ROLES = {
     "worker": tuple(f"worker-{number + 1}" for number in range(WORKERS)),
 }
 MEASURED = """
-    SELECT (SELECT coalesce(extract(epoch FROM now() - min(created_at)), 0) FROM outbox
-        WHERE queue = 'intents'),
+    SELECT (SELECT coalesce(extract(epoch FROM now() - min(created_at)), 0) FROM commands),
            (SELECT sum((pgstattuple_approx(oid)).dead_tuple_count) FROM pg_class
             WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace),
            pg_current_wal_insert_lsn() - '0/0', pg_database_size(current_database()),
@@ -45,10 +44,10 @@ MEASURED = """
 """
 VACUUM_SECONDS = 120  # autovacuum looks once a minute: by then it has passed every table
 RATIOS = {"WAL kB an order": "log", "kB an order": "size"}
-# Rows of the outbox stay for ten minutes: until then the oldest ages. A quarter of a short run may
-# have no vacuum.
+# A command is there for a moment; a quarter of a short run may have no vacuum.
 LONG_SECONDS = 2400
-INFORMATIVE = ("oldest outbox row s", "dead rows", *RATIOS) if SECONDS < LONG_SECONDS else ()
+SHORTLY_INFORMATIVE = ("dead rows", *RATIOS) if SECONDS < LONG_SECONDS else ()
+INFORMATIVE = ("oldest command s", *SHORTLY_INFORMATIVE)
 WIDTH = 1000
 ROW = 110
 LEFT = 190
@@ -70,7 +69,7 @@ def sample(cluster: Cluster, trader: dict[str, str], began_at: float) -> Sample:
         }
     oldest, dead, log, size, orders = map(float, cluster.run("sql", MEASURED).split("|"))
     taken |= {
-        "oldest outbox row s": oldest,
+        "oldest command s": oldest,
         "dead rows": dead,
         "log": log,
         "size": size,

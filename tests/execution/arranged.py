@@ -13,10 +13,48 @@ async def make_older(in_process: InProcessExecution, seconds: int) -> None:
         # A trigger forbids it. To disable that would change the schema, and cost the next test a
         # new database.
         await owner.execute("SET LOCAL session_replication_role = replica")
-        for table in ("actions", "outbox"):
+        for table in ("actions", "commands"):
             await owner.execute(
                 f"UPDATE {table} SET created_at = created_at - make_interval(secs => $1)", seconds
             )
+
+
+async def leave_marked(
+    in_process: InProcessExecution, intent: UUID, action_type: str = "CREATE"
+) -> None:
+    """As a worker leaves a command that dies right after the mark; one that is over is put back."""
+    owner = in_process.in_process_writer.owner
+    async with owner.transaction():
+        await owner.execute("DELETE FROM commands WHERE order_id = $1", intent)
+        await owner.execute(
+            """
+            INSERT INTO sent_commands (account_id, client_order_id, organization_id, order_id, seq,
+                action_type, sent_at)
+            SELECT account_id, $3, organization_id, intent_id, seq, action_type, clock_timestamp()
+            FROM actions WHERE intent_id = $1 AND action_type = $2
+            ON CONFLICT DO NOTHING
+            """,
+            intent,
+            action_type,
+            await in_process.coid(intent, action_type),
+        )
+        await owner.execute(
+            """
+            INSERT INTO commands (organization_id, account_id, order_id, seq, action_type, attempts,
+                sent_at)
+            SELECT organization_id, account_id, order_id, seq, action_type, 1, sent_at
+            FROM sent_commands WHERE order_id = $1 AND action_type = $2
+            """,
+            intent,
+            action_type,
+        )
+
+
+def retried(metrics: Metrics, action_type: str = "create") -> float:
+    """Attempts that were not the last."""
+    return float(
+        metrics.outbox_rows.labels("intents", f"intent.{action_type}", "retried")._value.get()
+    )
 
 
 def alerts(metrics: Metrics, kind: str) -> float:

@@ -145,7 +145,9 @@ class InProcessExecution:
     async def rows(self, intent_id: UUID) -> list[Any]:
         return list(
             await self.in_process_writer.owner.fetch(
-                "SELECT * FROM outbox WHERE order_key = $1 ORDER BY id", intent_id
+                "SELECT * FROM queue_rows JOIN commands USING (id, attempts, created_at)"
+                " WHERE order_key = $1 ORDER BY id",
+                intent_id,
             )
         )
 
@@ -166,14 +168,14 @@ class InProcessExecution:
             raise AssertionError(f"{status} not within {limit_seconds} s: {dict(last)}") from None
         return last
 
-    async def until_rows_are(self, status: str, limit_seconds: float = WAIT_SECONDS) -> None:
-        async def done() -> bool:
-            other = await self.in_process_writer.owner.fetchval(
-                "SELECT count(*) FROM outbox WHERE queue = 'intents' AND status <> $1", status
-            )
-            return bool(other == 0)
+    async def until_queue_is_empty(self, limit_seconds: float = WAIT_SECONDS) -> None:
+        """Every command has its outcome."""
 
-        await eventually_async(done, limit_seconds)
+        async def is_empty() -> bool:
+            queued = await self.in_process_writer.owner.fetchval("SELECT count(*) FROM commands")
+            return bool(queued == 0)
+
+        await eventually_async(is_empty, limit_seconds)
 
     async def until(
         self, condition: Callable[[], Awaitable[bool]], limit_seconds: float = WAIT_SECONDS
@@ -186,13 +188,15 @@ class InProcessExecution:
         owner = self.in_process_writer.owner
 
         async def is_put_off() -> bool:
-            waiting = "FROM outbox WHERE order_key = $1 AND status = 'pending'"
+            waiting = "FROM commands WHERE order_id = $1 AND sent_at IS NULL AND failed_at IS NULL"
             row = await owner.fetchrow(f"SELECT id, due_at {waiting}", intent_id)
             # Each of them is an attempt, which need not wait for its time.
             is_last = not self.venue.acts
             if row:
-                change = "UPDATE outbox SET due_at = clock_timestamp() + make_interval(hours => $1)"
-                unchanged = "WHERE id = $2 AND status = 'pending' AND due_at = $3 RETURNING true"
+                change = (
+                    "UPDATE commands SET due_at = clock_timestamp() + make_interval(hours => $1)"
+                )
+                unchanged = "WHERE id = $2 AND sent_at IS NULL AND due_at = $3 RETURNING true"
                 return (
                     bool(await owner.fetchval(f"{change} {unchanged}", int(is_last), *row))
                     and is_last
@@ -203,9 +207,7 @@ class InProcessExecution:
 
     async def make_due(self) -> None:
         """Every command that waits to be tried again."""
-        await self.in_process_writer.owner.execute(
-            "UPDATE outbox SET due_at = clock_timestamp() WHERE status = 'pending'"
-        )
+        await self.in_process_writer.owner.execute("UPDATE commands SET due_at = clock_timestamp()")
 
     async def until_true(
         self, condition: Callable[[], bool], limit_seconds: float = WAIT_SECONDS

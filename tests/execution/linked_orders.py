@@ -16,7 +16,7 @@ async def group_orders(owner: asyncpg.Connection, entry: UUID, legs: Mapping[Leg
     """
     for leg, order_id in legs.items():
         await owner.execute(change, order_id, leg, entry, leg not in EXITS)
-        await owner.execute("DELETE FROM outbox WHERE order_key = $1", order_id)
+        await owner.execute("DELETE FROM commands WHERE order_id = $1", order_id)
         quantity = "SELECT account_id, symbol, order_side, quantity FROM orders WHERE order_id = $1"
         row = await owner.fetchrow(quantity, order_id)
         side = "open_buy" if row["order_side"] == "BUY" else "open_sell"

@@ -121,7 +121,7 @@ class Books:
         sent = Sent(order_id, client_order_id(action["action_id"]), seq)
         await self.owner.execute(
             """
-                INSERT INTO commands (account_id, client_order_id, organization_id, order_id, seq,
+                INSERT INTO sent_commands (account_id, client_order_id, organization_id, order_id, seq,
                     action_type, sent_at)
             """
             " VALUES ($1, $2, $3, $4, $5, $6, clock_timestamp())",

@@ -11,7 +11,6 @@ import pytest
 
 from tests.conftest import Urls
 from tests.execution.in_process_execution import (
-    ATTEMPT_LIMIT,
     InProcessExecution,
     executing,
     open_in_process,
@@ -108,7 +107,7 @@ async def test_a_slow_account_delays_no_other(urls: Urls) -> None:
         for before, after in zip(unloaded, beside, strict=True):
             assert after <= max(2 * before, before + MARGIN_SECONDS), (unloaded, beside)
         waiting = await in_process.in_process_writer.owner.fetchval(
-            "SELECT count(*) FROM outbox WHERE lane = $1 AND finished_at IS NULL", slow
+            "SELECT count(*) FROM commands WHERE account_id = $1", slow
         )
         assert waiting > QUEUED / 2, "the slow account was done before the test was"
 
@@ -125,7 +124,7 @@ async def test_an_account_has_no_more_commands_under_way_than_its_broker_takes(u
             # Claimed after all of the others.
             await in_process.until_status(await in_process.create(account=fast), "NEW")
             claimed = await in_process.in_process_writer.owner.fetchval(
-                "SELECT count(*) FROM outbox WHERE lane = $1 AND attempts > 0", slow
+                "SELECT count(*) FROM sent_commands WHERE account_id = $1", slow
             )
             # On a slow machine some of the calls have ended meanwhile, and others have begun.
             assert (claimed - venue.ended <= 4, venue.max_under_way) == (True, 4), (
@@ -218,18 +217,16 @@ async def test_what_another_transaction_holds_delays_nobody_else(urls: Urls, hel
 
 
 @pytest.mark.slow
-async def test_a_locked_order_keeps_no_other_accounts_used_up_row_from_failing(urls: Urls) -> None:
+async def test_a_locked_order_keeps_no_other_accounts_command_from_failing(urls: Urls) -> None:
     async with open_in_process(urls, accounts=2) as in_process:
         locked, free = [
             await in_process.create(account=each) for each in in_process.in_process_writer.accounts
         ]
-        await in_process.in_process_writer.owner.execute(
-            "UPDATE outbox SET attempts = $1", ATTEMPT_LIMIT
-        )
+        in_process.venue.acts.append(Act.FAIL)
         holder = await asyncpg.connect(urls.owner.reveal())
         async with holder.transaction():
             await holder.execute("SELECT FROM orders WHERE order_id = $1 FOR UPDATE", locked)
-            async with executing(in_process):
+            async with executing(in_process, attempt_limit=1):
                 await in_process.until_status(free, "REJECTED")
                 assert (await in_process.order(locked))["order_status"] == "PENDING_NEW"
         await holder.close()

@@ -41,7 +41,7 @@ GROW = (
     FROM generate_series(1, $3::bigint) AS n
     """,
     """
-    INSERT INTO commands (account_id, client_order_id, organization_id, order_id, seq, action_type,
+    INSERT INTO sent_commands (account_id, client_order_id, organization_id, order_id, seq, action_type,
         sent_at)
     SELECT $1, 'old' || n, $2, gen_random_uuid(), 1000000 + n, 'CREATE', now()
     FROM generate_series(1, $3::bigint) AS n

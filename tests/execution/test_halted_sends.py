@@ -30,7 +30,7 @@ async def test_an_accepted_create_that_a_halt_found_unsent_is_cancelled(
         async with executing(in_process):
             for intent in intents:
                 assert (await in_process.until_status(intent, "CANCELLED"))["reason"] == "halted"
-            await in_process.until_rows_are("completed")
+            await in_process.until_queue_is_empty()
             assert in_process.venue.journal == []
             if is_resumed:
                 later = await in_process.create()
@@ -91,7 +91,7 @@ async def test_a_lost_create_that_never_arrived_is_not_sent_after_a_halt(urls: U
         await halt(in_process, cancel_orders=False)
         await in_process.cancel(intent)
         await in_process.until_true(lambda: bool(in_process.venue.arrived("cancel")))
-        await in_process.until_rows_are("completed")
+        await in_process.until_queue_is_empty()
         await until_missed(in_process)
         await prove_absent(in_process)
         order = await in_process.until_status(intent, "CANCELLED")
@@ -119,15 +119,17 @@ async def test_nothing_is_marked_after_the_halt_is_answered(urls: Urls) -> None:
             found = await halt(in_process, whole=True, cancel_orders=False)
             answered_at = await owner.fetchval("SELECT clock_timestamp()")
             await asyncio.gather(*intents, return_exceptions=True)
-            await in_process.until_rows_are("completed")
-            late = "SELECT count(*) FROM commands WHERE action_type = 'CREATE' AND sent_at > $1"
+            await in_process.until_queue_is_empty()
+            late = (
+                "SELECT count(*) FROM sent_commands WHERE action_type = 'CREATE' AND sent_at > $1"
+            )
             assert await owner.fetchval(late, answered_at) == 0
             await resume(in_process, found)
-            await owner.execute("DELETE FROM commands")
+            await owner.execute("DELETE FROM sent_commands")
 
 
 async def _has_sent(owner: asyncpg.Connection) -> bool:
-    return bool(await owner.fetchval("SELECT EXISTS (SELECT FROM commands)"))
+    return bool(await owner.fetchval("SELECT EXISTS (SELECT FROM sent_commands)"))
 
 
 async def test_a_halt_waits_for_the_transaction_that_marks_sends_and_not_longer(urls: Urls) -> None:

@@ -149,7 +149,7 @@ async def test_a_resumed_halt_appends_nothing_more(urls: Urls) -> None:
         async with executing(in_process):
             later = await in_process.create()
             await in_process.until_status(later, "NEW")
-            await in_process.until_rows_are("completed")
+            await in_process.until_queue_is_empty()
         assert await actions(in_process, found, "CANCEL") == []
         assert (await shown(in_process, found))["state"] == "resumed"
 

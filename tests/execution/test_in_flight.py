@@ -20,11 +20,11 @@ SLOW_RECORDER = """
     CREATE TRIGGER slow AFTER INSERT ON facts FOR EACH STATEMENT EXECUTE FUNCTION be_slow()
 """
 IN_FLIGHT = """
-    SELECT count(*) FILTER (WHERE status = 'processing') AS claimed,
-        count(*) FILTER (WHERE finished_at > clock_timestamp() - make_interval(secs => $1))
-            AS recorded,
-        count(*) FILTER (WHERE finished_at IS NULL) AS waiting
-    FROM outbox WHERE queue = 'intents'
+    SELECT count(sent_at) AS claimed, count(*) AS waiting, (
+        SELECT count(*) FROM orders WHERE order_status <> 'PENDING_NEW'
+            AND updated_at > clock_timestamp() - make_interval(secs => $1)
+    ) AS recorded
+    FROM commands
 """
 
 
@@ -54,7 +54,7 @@ async def test_no_more_is_claimed_than_was_recorded_lately(urls: Urls) -> None:
 
             await in_process.until(is_done)
         assert most >= MIN_UNRECORDED
-        assert await owner.fetchval("SELECT max(attempts) FROM outbox WHERE queue = 'intents'") == 1
+        assert len(venue.arrived("submit")) == ORDERS
 
 
 class OrderOfArrival(FakeVenue):
@@ -107,7 +107,7 @@ async def test_accounts_share_the_slots_when_there_are_more_than_may_be_in_fligh
         await in_process.until_true(lambda: len(venue.accounts) == 2)
         await create_in_all(in_process, accounts * rounds)
         venue.answers.set()
-        await in_process.until_rows_are("completed")
+        await in_process.until_queue_is_empty()
     shares = [
         venue.accounts[start : start + accounts]
         for start in range(2, 2 + accounts * rounds, accounts)

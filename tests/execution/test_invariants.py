@@ -51,9 +51,9 @@ async def fill_all(books: Books) -> Sent:
     return order
 
 
-LOSE_ROWS = "DELETE FROM outbox WHERE order_key = $1"
+LOSE_ROWS = "DELETE FROM commands WHERE order_id = $1"
 LOSE_ANSWERS = """
-    UPDATE commands SET unclear_at = clock_timestamp()
+    UPDATE sent_commands SET unclear_at = clock_timestamp()
     WHERE order_id = $1 AND action_type <> 'CREATE'
 """
 LOOK_UP = "UPDATE orders SET lookup_due_at = clock_timestamp() WHERE order_id = $1"

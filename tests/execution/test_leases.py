@@ -72,7 +72,7 @@ async def check_worked(in_process: InProcessExecution, execution: Execution) -> 
         rows = await owner.fetch("SELECT account_id, worker_id, token FROM leases")
         held = {row["account_id"]: (row["worker_id"], row["token"]) for row in rows}
         sessions = {
-            account_id: (leases.worker_id, session.token)
+            account_id: (session.lease.worker_id, session.lease.token)
             for account_id, session in leases.sessions.items()
         }
         return held == sessions and sorted(held) == sorted(in_process.in_process_writer.accounts)
@@ -268,7 +268,7 @@ async def test_a_lease_without_a_session_and_an_order_that_waits_too_long_raise_
         await session.close(0)
         await in_process.create()
         await in_process.in_process_writer.owner.execute(
-            "UPDATE outbox SET created_at = created_at - interval '1 hour'"
+            "UPDATE commands SET created_at = created_at - interval '1 hour'"
         )
         for kind in ("lease_without_session", "pending_too_old"):
             await in_process.until_true(partial(lambda kind: alerts(metrics, kind) > 0, kind))

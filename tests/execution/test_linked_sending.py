@@ -111,7 +111,7 @@ async def test_a_refused_entry_ends_its_legs_and_what_is_asked_of_them(
     await trading.cancel(orders[1])
     async with executing(trading):
         await until_shown(trading, orders, "REJECTED scripted", *["REJECTED entry_rejected"] * 2)
-        await trading.until_rows_are("completed")
+        await trading.until_queue_is_empty()
 
 
 async def test_a_cancel_before_the_send_ends_the_group(trading: InProcessExecution) -> None:
@@ -122,7 +122,7 @@ async def test_a_cancel_before_the_send_ends_the_group(trading: InProcessExecuti
         await until_shown(
             trading, orders, "CANCELLED before_send", *["REJECTED entry_rejected"] * 2
         )
-        await trading.until_rows_are("completed")
+        await trading.until_queue_is_empty()
     assert trading.venue.journal == []
 
 

@@ -15,15 +15,12 @@ from tests.execution.worker_processes import HURRY_PROOFS
 from tests.proxy import Verdict, proxied
 from trading_intents.execution import dispatcher
 from trading_intents.execution.service import Execution
-from trading_intents.outbox import intents_queue, outcomes
+from trading_intents.execution.sessions import leases, store
 from trading_intents.storage.grouped import has_committed
 
 ORDERS = 4  # fewer than an account has slots
-MARK = b"INSERT INTO commands (account_id, client_order_id"  # COMMIT is sent with it
+MARK = b"INSERT INTO sent_commands (account_id, client_order_id"  # COMMIT is sent with it
 QUESTION = b"pg_xact_status"
-EXPIRE_CLAIMS = (
-    "UPDATE outbox SET claimed_at = claimed_at - interval '1 h' WHERE status = 'processing'"
-)
 MOMENT_SECONDS = 0.5
 
 HOUR_SECONDS = 3600
@@ -32,11 +29,10 @@ pytestmark = pytest.mark.usefixtures("soon")
 
 
 @pytest.fixture
-def lasting_claims(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A claim holds, and its outcome is asked for, however slow the machine is."""
-    for module in (intents_queue, outcomes):
-        monkeypatch.setattr(module, "CLAIM_SECONDS", HOUR_SECONDS)
-    monkeypatch.setattr(dispatcher, "HANDLER_SECONDS", HOUR_SECONDS)
+def lasting_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The outcome of a claim is asked for, however slow the machine is."""
+    for module in (leases, store):
+        monkeypatch.setattr(module, "LEASE_SECONDS", HOUR_SECONDS)
 
 
 class LostClaim:
@@ -80,7 +76,7 @@ async def check_sent_once(in_process: InProcessExecution, orders: list[UUID]) ->
 @pytest.mark.parametrize(
     "verdict", [Verdict.CUT_UNANSWERED, Verdict.CUT_UNSENT], ids=["committed", "not_committed"]
 )
-@pytest.mark.usefixtures("lasting_claims")
+@pytest.mark.usefixtures("lasting_lease")
 async def test_orders_of_a_claim_without_an_answer_are_sent_once_and_not_looked_up(
     urls: Urls, verdict: Verdict
 ) -> None:
@@ -88,17 +84,15 @@ async def test_orders_of_a_claim_without_an_answer_are_sent_once_and_not_looked_
     async with losing_a_claim(urls, lost) as (in_process, _, orders):
         for order in orders:
             await in_process.until_status(order, "NEW")
-        await in_process.until_rows_are("completed")
+        await in_process.until_queue_is_empty()
         await check_sent_once(in_process, orders)
         assert in_process.venue.lookups == []
-        owner = in_process.in_process_writer.owner
-        assert await owner.fetchval("SELECT max(attempts) FROM outbox WHERE queue = 'intents'") == 1
         # More while the server has not noticed that the connection is gone.
         assert lost.questions >= 1
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("lasting_claims")
+@pytest.mark.usefixtures("lasting_lease")
 async def test_orders_of_a_claim_whose_outcome_is_not_found_in_time_are_looked_up(
     urls: Urls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,8 +112,9 @@ async def test_orders_of_a_claim_whose_outcome_is_not_found_in_time_are_looked_u
             lambda: not any(session.in_flight for session in sessions.values())
         )
         assert in_process.venue.arrived("submit") == []
-        marked = await owner.fetchval("SELECT count(*) FROM commands WHERE sent_at IS NOT NULL")
-        await owner.execute(EXPIRE_CLAIMS)
+        marked = await owner.fetchval(
+            "SELECT count(*) FROM sent_commands WHERE sent_at IS NOT NULL"
+        )
 
         async def all_looked_up() -> bool:
             await owner.execute(HURRY_PROOFS)

@@ -79,7 +79,7 @@ async def test_a_worker_that_was_stopped_while_it_claimed_may_be_stopped_again(u
         await until_connection(in_process, "connected")
         holder = await asyncpg.connect(urls.owner.reveal())
         async with holder.transaction():
-            await holder.execute("LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE")
+            await holder.execute("LOCK TABLE commands IN ACCESS EXCLUSIVE MODE")
             # How a claim begins: the server shows no more than a thousand characters of it.
             claiming = "wait_event_type = 'Lock' AND query LIKE '%WITH asked AS MATERIALIZED%'"
             here = f"{claiming} AND datname = current_database()"

@@ -208,9 +208,7 @@ def test_commands_that_never_arrived_are_sent_again(urls: Urls, tmp_path: Path) 
         worker_processes.submit(cancel(intent))
 
         def is_cancelled() -> bool:
-            worker_processes.tables.execute(
-                "UPDATE outbox SET due_at = clock_timestamp() WHERE status = 'pending'"
-            )
+            worker_processes.tables.execute("UPDATE commands SET due_at = clock_timestamp()")
             return worker_processes.statuses() == {"CANCELLED": 1}
 
         eventually(is_cancelled, WAIT_SECONDS)
@@ -236,8 +234,8 @@ def test_a_broker_that_takes_ten_seconds_holds_no_claim_that_long(
                 nonlocal oldest
                 age = worker_processes.tables.value(
                     """
-                        SELECT max(extract(epoch FROM clock_timestamp() - claimed_at))::float8
-                        FROM outbox
+                        SELECT max(extract(epoch FROM clock_timestamp() - sent_at))::float8
+                        FROM commands
                     """
                 )
                 oldest = max(oldest, age or 0.0)

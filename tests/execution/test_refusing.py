@@ -48,7 +48,7 @@ async def test_a_control_that_came_meanwhile_is_honoured(urls: Urls, reason: str
             for intent in intents:
                 order = await in_process.until_status(intent, "REJECTED")
                 assert order["reason"] == reason
-            await in_process.until_rows_are("completed")
+            await in_process.until_queue_is_empty()
         assert in_process.venue.journal == []
 
 
@@ -149,7 +149,7 @@ async def test_while_the_broker_is_away_only_what_needs_no_broker_is_ended(urls:
             assert await in_process.connection() == "disconnected"
             in_process.venue.is_away = False
             await in_process.until_status(young, "NEW")
-            await in_process.until_rows_are("completed")
+            await in_process.until_queue_is_empty()
         assert in_process.venue.journal == [("submit", await in_process.coid(young))]
 
 

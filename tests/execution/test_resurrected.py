@@ -129,7 +129,7 @@ async def test_an_order_that_was_cancelled_unsent_and_arrives_is_cancelled_at_th
         await it.put_off(intent)
         await it.cancel(intent)
         assert (await it.until_status(intent, "CANCELLED"))["reason"] == "before_send"
-        await it.until_rows_are("completed")
+        await it.until_queue_is_empty()
         ticket = OrderTicket(
             client_order_id=await it.coid(intent),
             symbol=Symbol("AAPL"),
@@ -154,7 +154,7 @@ async def test_a_refused_cancel_of_an_unwanted_order_is_followed_by_another(urls
         async def is_cancelled() -> bool:
             """As if the seconds until the next CANCEL had passed."""
             await it.in_process_writer.owner.execute(
-                "UPDATE commands SET sent_at = sent_at - interval '10 s'"
+                "UPDATE sent_commands SET sent_at = sent_at - interval '10 s'"
             )
             await it.in_process_writer.owner.execute(
                 "UPDATE orders SET lookup_due_at = clock_timestamp() WHERE lookups > 0"

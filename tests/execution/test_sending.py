@@ -4,7 +4,7 @@ twice."""
 import pytest
 
 from tests.conftest import Urls
-from tests.execution.arranged import alerts, prove_absent, until_missed
+from tests.execution.arranged import alerts, leave_marked, prove_absent, retried, until_missed
 from tests.execution.in_process_execution import executing, open_in_process
 from tests.fakes import Act, FakeVenue
 from trading_intents.brokers.port import EventKind
@@ -27,7 +27,7 @@ async def test_an_order_is_sent_acknowledged_and_filled(urls: Urls) -> None:
             "v1",
         )
         assert in_process.venue.journal == [("submit", await in_process.coid(intent))]
-        await in_process.until_rows_are("completed")
+        await in_process.until_queue_is_empty()
         await in_process.until_connected()  # shown a moment after the first command was sent
 
 
@@ -49,11 +49,11 @@ async def test_a_worker_that_lost_its_prepared_statements_records_all_the_same(u
         await deallocate()
         intent = await in_process.create()
         await in_process.until_status(intent, "NEW")
-        await in_process.until_rows_are("completed")
+        await in_process.until_queue_is_empty()
         await deallocate()
         in_process.fill(await in_process.coid(intent))
         await in_process.until_status(intent, "FILLED")
-        assert [row["attempts"] for row in await in_process.rows(intent)] == [1]
+        assert retried(metrics) == 0
         assert (in_process.venue.lookups, alerts(metrics, "event_left_out")) == ([], 0)
 
 
@@ -63,7 +63,7 @@ async def test_a_refusal_is_an_answer(urls: Urls) -> None:
         intent = await in_process.create()
         order = await in_process.until_status(intent, "REJECTED")
         assert (order["reason"], order["detail"]) == ("scripted", "scripted refusal")
-        await in_process.until_rows_are("completed")
+        await in_process.until_queue_is_empty()
         assert len(in_process.venue.journal) == 1
 
 
@@ -74,7 +74,7 @@ async def test_an_unclear_answer_is_looked_up_and_never_sent_again(urls: Urls, a
         in_process.venue.acts.append(act)
         intent = await in_process.create()
         await in_process.until_status(intent, "NEW")
-        await in_process.until_rows_are("completed")
+        await in_process.until_queue_is_empty()
         assert await in_process.streamed_statuses(intent) == ["PENDING_NEW", "UNKNOWN", "NEW"]
         assert in_process.venue.journal == [("submit", await in_process.coid(intent))]
         assert in_process.venue.lookups == [await in_process.coid(intent)]
@@ -82,13 +82,14 @@ async def test_an_unclear_answer_is_looked_up_and_never_sent_again(urls: Urls, a
 
 @pytest.mark.usefixtures("soon", "retried_soon")
 async def test_what_did_not_leave_is_sent_again(urls: Urls) -> None:
-    async with open_in_process(urls) as in_process, executing(in_process):
+    metrics = Metrics()
+    async with open_in_process(urls) as in_process, executing(in_process, metrics=metrics):
         in_process.venue.acts += [Act.FAIL, Act.FAIL]
         intent = await in_process.create()
         await in_process.until_status(intent, "NEW")
-        await in_process.until_rows_are("completed")
+        await in_process.until_queue_is_empty()
         assert len(in_process.venue.journal) == 1
-        assert [row["attempts"] for row in await in_process.rows(intent)] == [3]
+        assert retried(metrics) == 2
         assert in_process.venue.lookups == []
 
 
@@ -172,7 +173,7 @@ async def test_a_command_that_a_rate_limit_refuses_uses_up_no_attempt(
         waiting = [(row["status"], row["attempts"]) for row in await in_process.rows(intent)][-1]
         assert waiting == ("pending", 0)
         await in_process.make_due()
-        await in_process.until_rows_are("completed")
+        await in_process.until_queue_is_empty()
         order = await in_process.until_status(intent, "CANCELLED" if limited == "cancel" else "NEW")
         assert (order["quantity"], order["reason"]) == (12 if limited == "replace" else 10, None)
         assert len(in_process.venue.journal) == (1 if limited == "create" else 2)
@@ -197,7 +198,7 @@ async def test_a_create_in_back_off_is_ended_by_its_cancel(urls: Urls) -> None:
         await in_process.cancel(intent)
         order = await in_process.until_status(intent, "CANCELLED", 2)
         assert order["reason"] == "before_send"
-        await in_process.until_rows_are("completed")
+        await in_process.until_queue_is_empty()
         assert in_process.venue.journal == []
 
 
@@ -256,10 +257,10 @@ async def test_a_command_that_was_taken_and_is_never_answered_is_looked_up(urls:
         await in_process.until_status(intent, "NEW")
         in_process.venue.is_mute = True
         await in_process.cancel(intent)
-        await in_process.until_rows_are("completed")
+        await in_process.until_queue_is_empty()
         assert (await in_process.order(intent))["order_status"] == "PENDING_CANCEL"
         await in_process.in_process_writer.owner.execute(
-            "UPDATE commands SET sent_at = sent_at - interval '10 s'"
+            "UPDATE sent_commands SET sent_at = sent_at - interval '10 s'"
         )
         await in_process.until_status(intent, "CANCELLED")
 
@@ -331,7 +332,7 @@ async def test_a_cancel_whose_attempts_are_used_up_raises_an_alert(urls: Urls) -
         order = await in_process.until_status(intent, "NEW")
         assert order["reason"] == "cancel_not_delivered"
         await in_process.until_true(lambda: alerts(metrics, "cancel_not_delivered") == 1)
-        assert [row["status"] for row in await in_process.rows(intent)] == ["completed", "failed"]
+        assert [row["status"] for row in await in_process.rows(intent)] == ["failed"]
 
 
 @pytest.mark.usefixtures("soon")
@@ -341,29 +342,18 @@ async def test_a_row_that_its_workers_never_finish_fails_together_with_its_order
     async with open_in_process(urls) as in_process:
         unsent = await in_process.create()
         sent = await in_process.create()
-        await in_process.in_process_writer.owner.execute(
-            """
-            UPDATE outbox SET status = 'processing', attempts = 10, claim_token = gen_random_uuid(),
-                claimed_at = clock_timestamp() - interval '6 s'
-            """
-        )
-        await in_process.in_process_writer.owner.execute(
-            """
-            INSERT INTO commands (account_id, client_order_id, organization_id, order_id, seq,
-                action_type, sent_at)
-            SELECT account_id, $2, organization_id, order_id, create_seq, 'CREATE',
-                clock_timestamp() - interval '6 s'
-            FROM orders WHERE order_id = $1
-            """,
-            sent,
-            await in_process.coid(sent),
-        )
+        await leave_marked(in_process, sent)
+        await in_process.in_process_writer.owner.execute("UPDATE commands SET attempts = 10")
+        in_process.venue.acts.append(Act.FAIL)
         async with executing(in_process):
             order = await in_process.until_status(unsent, "REJECTED")
             assert order["reason"] == "not_delivered"
             await until_missed(in_process)
             assert (await in_process.order(sent))["order_status"] == "UNKNOWN"
-            await in_process.until_rows_are("failed")
+            rows = await in_process.in_process_writer.owner.fetch("SELECT * FROM commands")
+            assert [(row["order_id"], row["failed_at"] is None) for row in rows] == [
+                (unsent, False)
+            ]
 
 
 @pytest.mark.usefixtures("soon")
@@ -372,15 +362,13 @@ async def test_a_command_that_was_marked_and_never_answered_is_only_looked_up(ur
         in_process.venue.is_mute = True
         intent = await in_process.create()
         await in_process.until_status(intent, "NEW")
-        await in_process.until_rows_are("completed")
+        await in_process.until_queue_is_empty()
         # As a worker leaves it that dies right after the send.
         await in_process.in_process_writer.owner.execute("DELETE FROM facts")
         await in_process.in_process_writer.owner.execute(
             "UPDATE orders SET order_status = 'PENDING_NEW', external_order_id = NULL"
         )
-        await in_process.in_process_writer.owner.execute(
-            "UPDATE outbox SET status = 'pending', finished_at = NULL"
-        )
+        await leave_marked(in_process, intent)
         assert execution.leases.sessions
         await in_process.until_status(intent, "NEW")
         assert len(in_process.venue.journal) == 1
@@ -427,7 +415,7 @@ async def test_an_order_that_ended_while_nobody_listened_is_found_out(urls: Urls
             intent = await in_process.create()
             await in_process.until_status(intent, "NEW")
         await in_process.in_process_writer.owner.execute(
-            "UPDATE commands SET sent_at = sent_at - interval '1 min'"
+            "UPDATE sent_commands SET sent_at = sent_at - interval '1 min'"
         )
         in_process.venue.end(await in_process.coid(intent), EventKind.EXPIRED)
         async with executing(in_process):

@@ -68,8 +68,7 @@ GROWN: dict[str, tuple[str, dict[str, str]]] = {
             "finished_at": OLD,
         },
     ),
-    "outbox": ("finished_at IS NOT NULL AND lane = $1", {"order_key": "gen_random_uuid()"}),
-    "commands": (
+    "sent_commands": (
         "broker_order_id IS NOT NULL AND account_id = $1",
         {
             "client_order_id": "'old' || n",
@@ -185,7 +184,7 @@ class ExplainedTrading:
             for each in (*trading, threads.submit(self.look_up, self.unsure)):
                 each.result()
         self.follow(self.plain)
-        unfinished = "SELECT count(*) FROM outbox WHERE finished_at IS NULL"
+        unfinished = "SELECT count(*) FROM commands"
         eventually(lambda: self.tables.value(unfinished) == 0, WAIT_SECONDS)
 
     def execute(self, client: TradingClient) -> None:

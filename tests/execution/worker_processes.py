@@ -120,8 +120,7 @@ class WorkerProcesses:
     def unfinished(self) -> int:
         count: int = self.tables.value(
             """
-                SELECT count(*) FROM outbox
-                WHERE queue = 'intents' AND status IN ('pending', 'processing')
+                SELECT count(*) FROM commands WHERE failed_at IS NULL
             """
         )
         return count
@@ -129,7 +128,7 @@ class WorkerProcesses:
     def journal(self) -> dict[str, list[str]]:
         """The commands of each intent that the broker took, in their order; each by its own id, or
         by its order."""
-        commands = self.tables.fetch("SELECT client_order_id, order_id FROM commands")
+        commands = self.tables.fetch("SELECT client_order_id, order_id FROM sent_commands")
         owners: dict[object, str] = {
             row["client_order_id"]: str(row["order_id"]) for row in commands
         }
@@ -320,8 +319,7 @@ def until_certain(worker_processes: WorkerProcesses, limit_seconds: float, hurry
     except AssertionError:
         open_orders = "SELECT * FROM orders WHERE finished_at IS NULL ORDER BY order_id LIMIT 5"
         rows = """
-            SELECT * FROM outbox WHERE queue = 'intents' AND status <> 'completed' ORDER BY id
-            LIMIT 5
+            SELECT * FROM commands ORDER BY id LIMIT 5
         """
         raise AssertionError(
             f"not certain: {worker_processes.tables.fetch(open_orders)} "

@@ -16,7 +16,7 @@ from trading_intents.secret import Secret
 
 Body = dict[str, Any]
 REMOTE_SECRETS = {"api_key_id": "id", "api_secret": "secret"}
-TABLES = ("actions", "orders", "refusals", "outbox", "reports")
+TABLES = ("actions", "orders", "refusals", "commands", "reports")
 FINAL_STATUSES = ("FILLED", "CANCELLED", "EXPIRED", "REJECTED")
 
 
@@ -149,7 +149,7 @@ class TradingClient:
 
     def queued(self) -> list[Body]:
         return self.tables.fetch(
-            "SELECT * FROM outbox WHERE queue = 'intents' AND lane = $1::text::uuid ORDER BY id",
+            "SELECT * FROM queue_rows WHERE queue = 'intents' AND lane = $1::text::uuid ORDER BY id",
             self.account["id"],
         )
 

@@ -39,7 +39,7 @@ FREE_SECONDS = 0.2
 LOCKS = {
     "the account": "SELECT FROM account_heads WHERE organization_id = $1 FOR UPDATE",
     "the order": "SELECT FROM orders WHERE organization_id = $1 FOR UPDATE",
-    "the row of the queue": "SELECT FROM outbox WHERE organization_id = $1 FOR UPDATE",
+    "the row of the queue": "SELECT FROM commands WHERE organization_id = $1 FOR UPDATE",
     "the stream": "SELECT FROM stream_heads WHERE organization_id = $1 FOR UPDATE",
 }
 
@@ -95,7 +95,7 @@ async def test_a_lock_of_one_organization_keeps_no_other_waiting(
         in_process_writer.create(in_process_writer.accounts[0])
     )
     # Which a CANCEL takes back.
-    await in_process_writer.owner.execute("UPDATE outbox SET due_at = now() + interval '1 hour'")
+    await in_process_writer.owner.execute("UPDATE commands SET due_at = now() + interval '1 hour'")
     if is_remembered:
         assert await recorded(
             in_process_writer, [in_process_writer.create(in_process_writer.accounts[0]), *others]

@@ -237,7 +237,7 @@ def test_five_hundred_clients_that_hang_up_leave_nothing_half_written(
         """
         SELECT array_agg(a.seq ORDER BY a.seq) AS seqs,
             (SELECT count(*) FROM orders WHERE account_id = $1::text::uuid) AS orders,
-            (SELECT count(*) FROM outbox WHERE lane = $1::text::uuid) AS queued,
+            (SELECT count(*) FROM commands WHERE account_id = $1::text::uuid) AS queued,
             2 * count(DISTINCT stream_seq) AS events
         FROM actions a WHERE account_id = $1::text::uuid
         """,

@@ -277,20 +277,20 @@ def test_a_cancel_makes_its_intents_waiting_rows_due(trading_client: TradingClie
     intents = [trading_client.accepted(create())["intent_id"] for _ in range(2)]
     trading_client.tables.execute(
         """
-            UPDATE outbox SET due_at = clock_timestamp() + interval '1 hour'
-            WHERE lane = $1::text::uuid
+            UPDATE commands SET due_at = clock_timestamp() + interval '1 hour'
+            WHERE account_id = $1::text::uuid
         """,
         trading_client.account["id"],
     )
     trading_client.accepted(cancel(intents[0]))
     late = trading_client.tables.fetch(
         """
-            SELECT order_key::text FROM outbox
-            WHERE lane = $1::text::uuid AND due_at > clock_timestamp()
+            SELECT order_id::text FROM commands
+            WHERE account_id = $1::text::uuid AND due_at > clock_timestamp()
         """,
         trading_client.account["id"],
     )
-    assert [row["order_key"] for row in late] == [intents[1]]
+    assert [row["order_id"] for row in late] == [intents[1]]
 
 
 def test_an_account_with_open_orders_stays_open(

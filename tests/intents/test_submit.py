@@ -317,7 +317,7 @@ def test_one_transaction_writes_all_of_it(trading_client: TradingClient) -> None
         for table, column in (
             ("actions", "account_id"),
             ("orders", "account_id"),
-            ("outbox", "lane"),
+            ("commands", "account_id"),
             ("account_heads", "account_id"),
         )
     }

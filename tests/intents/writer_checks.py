@@ -36,7 +36,7 @@ async def whole(in_process_writer: InProcessWriter) -> list[int]:
     creates = await in_process_writer.owner.fetchval(
         "SELECT count(*) FROM actions WHERE action_type = 'CREATE'"
     )
-    counts = [await in_process_writer.count(table) for table in ("orders", "outbox", "reports")]
+    counts = [await in_process_writer.count(table) for table in ("orders", "commands", "reports")]
     assert counts == [creates, len(actions), 0]
     messages = list(read_messages(await in_process_writer.owner.fetch(ALL_ROWS)))
     assert len(messages) == 2 * len(actions)

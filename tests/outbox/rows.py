@@ -9,7 +9,13 @@ from uuid import UUID
 import asyncpg
 
 from trading_intents.ids import OrganizationId
-from trading_intents.outbox.intents_queue import FIRST_LANE, claim_by_lane, parse_seen
+from trading_intents.outbox.intents_queue import (
+    CLAIMED_IDS,
+    FIRST_LANE,
+    claim_by_lane,
+    marking,
+    parse_seen,
+)
 from trading_intents.outbox.lanes import LaneRequest, SeenRow
 from trading_intents.outbox.model import ClaimedRow, NewRow, OutboxEventType, Queue
 from trading_intents.outbox.queue import claim, put
@@ -24,7 +30,6 @@ def new_row(
     event_type: str = OutboxEventType.ACCOUNT_CREATED,
     queue: Queue = Queue.ACCOUNTS,
     order_key: UUID | None = None,
-    lane: UUID | None = None,
     organization_id: UUID | None = None,
 ) -> NewRow:
     organization = OrganizationId(organization_id or uuid.uuid4())
@@ -34,7 +39,6 @@ def new_row(
         organization_id=organization,
         order_key=order_key or uuid.uuid4(),
         payload={"version": 1},
-        lane=lane,
     )
 
 
@@ -54,33 +58,53 @@ async def claim_rows(
         return await claim(tx, queue, types or [*TYPES, "user.deleted"], limit, attempt_limit)
 
 
-async def claim_intents(
+async def put_command(
+    connection: asyncpg.Connection,
+    account: UUID,
+    order: UUID | None = None,
+    action_type: str = "CREATE",
+) -> int:
+    """As the API does, which makes urgent what a CANCEL cancels."""
+    order = order or uuid.uuid4()
+    if action_type == "CANCEL":
+        await connection.execute(
+            "UPDATE commands SET due_at = least(due_at, clock_timestamp()), urgent = true"
+            " WHERE order_id = $1 AND sent_at IS NULL AND failed_at IS NULL",
+            order,
+        )
+    row_id: int = await connection.fetchval(
+        "INSERT INTO commands (organization_id, account_id, order_id, seq, action_type, urgent)"
+        " VALUES ($1, $1, $2, 1, $3::text, $3 = 'CANCEL') RETURNING id",
+        account,
+        order,
+        action_type,
+    )
+    return row_id
+
+
+async def claim_commands(
     pool: Pool, free_slots: Mapping[UUID, int], limit: int = 100, after_lane: UUID | None = None
 ) -> list[tuple[UUID, int]]:
-    """The lanes and ids of the claimed rows, in the order of the ids; lanes are read as a whole."""
-    token = uuid.uuid4()
+    """The accounts and ids of the commands that are claimed and marked, in the order of the ids;
+    lanes are read as a whole."""
     requests = [LaneRequest(lane=str(lane), slots=free) for lane, free in free_slots.items()]
     after = FIRST_LANE if after_lane is None else str(after_lane)
-    await claim_lanes(pool, requests, limit, token, after_lane=after)
-    async with pool.transaction() as tx:
-        rows = await tx.fetch(
-            "SELECT lane, id FROM outbox WHERE claim_token = $1 ORDER BY id", token
-        )
-    return [(row["lane"], row["id"]) for row in rows]
+    seen = await claim_lanes(pool, requests, limit, after_lane=after)
+    claimed = [(UUID(row.lane), row.id) for row in seen if row.is_claimed]
+    return sorted(claimed, key=lambda each: each[1])
 
 
 async def claim_lanes(
-    pool: Pool,
-    requests: Sequence[LaneRequest],
-    limit: int,
-    token: UUID | None = None,
-    **known: Any,
+    pool: Pool, requests: Sequence[LaneRequest], limit: int, **known: Any
 ) -> list[SeenRow]:
-    """The rows that a claim has seen."""
-    claiming = claim_by_lane(requests, limit, LIMIT, token or uuid.uuid4(), **known)
+    """The rows that a claim has seen. It marks those that it takes."""
+    claiming = claim_by_lane(requests, limit, **known)
     async with pool.transaction(plans="by_key") as tx:
         rows = await tx.fetch(claiming.sql, *values_of(claiming))
-    return parse_seen(Reply("", [tuple(row.values()) for row in rows]))
+        seen = parse_seen(Reply("", [tuple(row.values()) for row in rows]))
+        claimed = await tx.fetchval(f"SELECT {CLAIMED_IDS}")
+        await tx.execute(marking(()).sql, claimed or [])
+    return seen
 
 
 def values_of(claiming: Statement) -> list[Any]:
@@ -91,6 +115,8 @@ def values_of(claiming: Statement) -> list[Any]:
 def _value_of(text: str) -> Any:
     if text.startswith("{"):
         return [_value_of(each) for each in text[1:-1].split(",") if each]
+    if "." in text:
+        return float(text)
     return int(text) if text.isdigit() else UUID(text)
 
 

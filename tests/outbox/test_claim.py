@@ -1,5 +1,4 @@
-"""The rows that a claim takes: due, in order, with a handler, in its lane, no more than asked
-for."""
+"""The rows that a claim takes: due, in order, with a handler, no more than asked for."""
 
 import contextlib
 import re
@@ -7,9 +6,7 @@ import uuid
 
 import pytest
 
-from tests.outbox.rows import LIMIT, Table, claim_intents, claim_rows, new_row, put_rows, values_of
-from trading_intents.outbox.intents_queue import claim_by_lane
-from trading_intents.outbox.lanes import LaneRequest
+from tests.outbox.rows import LIMIT, Table, claim_rows, new_row, put_rows
 from trading_intents.outbox.model import OutboxEventType, Queue
 from trading_intents.outbox.queue import CLAIM, claim, complete, put
 from trading_intents.storage.database import Database, Pool
@@ -65,53 +62,6 @@ async def test_what_is_not_due_has_no_handler_or_is_of_another_queue_is_left(
     assert [row.id for row in await claim_rows(pool, types=[OutboxEventType.ACCOUNT_CREATED])] == [
         late["id"]
     ]
-
-
-INTENT = "intent.create"
-
-
-async def test_a_row_with_a_lane_is_claimed_only_by_its_lane(pool: Pool) -> None:
-    lane = uuid.uuid4()
-    await put_rows(pool, new_row(INTENT, Queue.INTENTS, lane=lane))
-    assert await claim_rows(pool, queue=Queue.INTENTS, types=[INTENT]) == []
-    assert await claim_intents(pool, {uuid.uuid4(): 5}) == []
-    assert [found for found, _ in await claim_intents(pool, {lane: 5})] == [lane]
-
-
-async def test_each_lane_gets_as_many_as_it_has_free_slots(pool: Pool) -> None:
-    full, free, idle = (uuid.uuid4() for _ in range(3))
-    await put_rows(
-        pool, *(new_row(INTENT, Queue.INTENTS, lane=lane) for lane in [full] * 50 + [free] * 5)
-    )
-    claimed = [lane for lane, _ in await claim_intents(pool, {full: 3, free: 10, idle: 10})]
-    assert (claimed.count(full), claimed.count(free)) == (3, 5)
-    assert await claim_intents(pool, {free: 10}) == []
-
-
-async def test_lanes_share_a_batch_evenly(pool: Pool) -> None:
-    """The account that came first does not take all of it."""
-    lanes = [uuid.uuid4() for _ in range(4)]
-    await put_rows(
-        pool, *(new_row(INTENT, Queue.INTENTS, lane=lane) for lane in lanes for _ in range(30))
-    )
-    claimed = [lane for lane, _ in await claim_intents(pool, dict.fromkeys(lanes, 100), limit=20)]
-    assert [claimed.count(lane) for lane in lanes] == [5, 5, 5, 5]
-    after = None
-    in_turn = []
-    for _ in lanes:  # more lanes than a batch takes
-        [(after, _)] = await claim_intents(
-            pool, dict.fromkeys(lanes, 100), limit=1, after_lane=after
-        )
-        in_turn.append(after)
-    assert in_turn == sorted(lanes)
-
-
-async def test_urgent_rows_of_a_lane_are_claimed_first(pool: Pool, table: Table) -> None:
-    lane = uuid.uuid4()
-    await put_rows(pool, *(new_row(INTENT, Queue.INTENTS, lane=lane) for _ in range(10)))
-    ids = [row["id"] for row in await table.rows()]
-    await table.set(ids[7], "urgent = true")
-    assert [found for _, found in await claim_intents(pool, {lane: 2})] == [ids[0], ids[7]]
 
 
 @pytest.mark.parametrize(("age_seconds", "taken"), [(4.9, False), (5.1, True)])
@@ -195,37 +145,16 @@ async def test_a_claim_takes_no_more_than_asked_whatever_the_statistics_say(
             await put_rows(pool, *(new_row() for _ in range(limit)))
 
 
-async def test_a_claim_of_intents_changes_no_index(pool: Pool) -> None:
-    """So that it costs one row version, and not an entry in each of four indexes as well."""
-    lane = uuid.uuid4()
-    count = 50
-    await put_rows(pool, *(new_row(INTENT, Queue.INTENTS, lane=lane) for _ in range(count)))
-    claiming = claim_by_lane([LaneRequest(lane=str(lane), slots=count)], count, LIMIT, uuid.uuid4())
-    async with pool.transaction(plans="by_key") as tx:
-        await tx.execute(claiming.sql, *values_of(claiming))
-        row = await tx.fetchrow(
-            """
-            SELECT pg_stat_get_xact_tuples_updated('outbox'::regclass) AS updated,
-                   pg_stat_get_xact_tuples_hot_updated('outbox'::regclass) AS hot
-            """
-        )
-    assert row is not None
-    assert row["updated"] == count
-    assert row["hot"] > count * 0.8  # the others are of a page without room, and go to another
-
-
 async def fill(table: Table, count: int) -> None:
-    """Completed rows, most of them intents."""
+    """Completed rows, most of them of users."""
     await table.connection.execute(
         """
-        INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload, status,
+        INSERT INTO outbox (queue, event_type, organization_id, order_key, payload, status,
             attempts, finished_at)
-        SELECT queue, 'account.created', id, id, CASE WHEN queue = 'intents'
-            THEN id END, '{}', 'completed', 1, now()
+        SELECT queue, 'account.created', id, id, '{}', 'completed', 1, now()
         FROM generate_series(1, $1::int) AS n
         CROSS JOIN LATERAL (
-            SELECT md5(n::text)::uuid AS id, CASE n % 50 WHEN 0 THEN 'accounts' WHEN 1 THEN 'users'
-                ELSE 'intents' END
+            SELECT md5(n::text)::uuid AS id, CASE n % 50 WHEN 0 THEN 'accounts' ELSE 'users' END
         ) AS made (id, queue)
         """,
         count,
@@ -241,19 +170,12 @@ async def test_partial_indexes_are_used_in_a_table_full_of_finished_rows(
     await table.connection.execute("ALTER TABLE outbox SET UNLOGGED")  # a third faster
     await fill(table, finished_rows)
     await put_rows(database.worker, *(new_row() for _ in range(20)))
-    lane = uuid.uuid4()
-    await put_rows(database.worker, *(new_row(INTENT, Queue.INTENTS, lane=lane) for _ in range(20)))
     for statistics in ("SELECT 1", "ANALYZE outbox"):
         await table.connection.execute(statistics)
-        plain = await plan(table, CLAIM, f"'accounts', '{{account.created}}', {LIMIT}, 5, 20")
-        claiming = claim_by_lane([LaneRequest(lane=str(lane), slots=5)], 20, LIMIT, uuid.uuid4())
-        arguments = [f"'{each!s}'" for each in claiming.arguments if isinstance(each, str)]
-        lanes = await plan(table, claiming.sql, ", ".join(arguments))
-        used = {"accounts": "outbox_unfinished", "lanes": "outbox_unfinished_lanes"}
-        for name, text in {"accounts": plain, "lanes": lanes}.items():
-            assert "Seq Scan" not in text
-            indexes = {*re.findall(r"(?:using|Bitmap Index Scan on) (outbox_\w+)", text)}
-            assert indexes == {used[name], "outbox_order", "outbox_pkey"}, text
+        text = await plan(table, CLAIM, f"'accounts', '{{account.created}}', {LIMIT}, 5, 20")
+        assert "Seq Scan" not in text
+        indexes = {*re.findall(r"(?:using|Bitmap Index Scan on) (outbox_\w+)", text)}
+        assert indexes == {"outbox_unfinished", "outbox_order", "outbox_pkey"}, text
     report = await health_plan(table)
     assert "outbox_accounts " in report
     assert "Seq Scan" not in report
@@ -273,12 +195,9 @@ async def health_plan(table: Table) -> str:
 
 async def plan(table: Table, statement: str, arguments: str) -> str:
     """The generic plan, as every session makes it for a claim, but free to scan the table."""
-    types = ["text", "text[]", "bigint", "float8", "bigint"] if statement == CLAIM else []
     connection = table.connection
     await connection.execute("SET plan_cache_mode = force_generic_plan; SET ROLE ti_worker")
-    await connection.execute(
-        f"PREPARE claim {'(' + ', '.join(types) + ')' if types else ''} AS {statement}"
-    )
+    await connection.execute(f"PREPARE claim (text, text[], bigint, float8, bigint) AS {statement}")
     lines = await connection.fetch(f"EXPLAIN EXECUTE claim ({arguments})")
     await connection.execute("DEALLOCATE claim; RESET ROLE")
     return "\n".join(line[0] for line in lines)

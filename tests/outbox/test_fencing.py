@@ -198,7 +198,6 @@ async def test_the_database_itself_keeps_final_rows_and_unfinished_ones(
         "attempts = -1",
         "queue = 'other'",
         "event_type = 'account.renamed'",
-        "lane = gen_random_uuid()",
         "payload = '[]'",
         "last_error = repeat('x', 501)",
     ],

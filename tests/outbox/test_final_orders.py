@@ -32,10 +32,9 @@ async def failed_row(owner: asyncpg.Connection, order_id: UUID, status: str) -> 
     )
     row_id: int = await owner.fetchval(
         """
-        INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload, status,
-            attempts, finished_at,
-                            last_error)
-        VALUES ('intents', 'intent.create', $1, $2, $3, '{}', 'failed', 10, now(), 'x') RETURNING id
+        INSERT INTO commands (organization_id, order_id, account_id, seq, action_type, attempts,
+            failed_at, last_error)
+        VALUES ($1, $2, $3, 1, 'CREATE', 10, now(), 'x') RETURNING id
         """,
         organization_id,
         order_id,
@@ -53,10 +52,10 @@ async def test_a_row_of_a_finished_order_is_not_retried(
     working = await failed_row(owner, uuid4(), "NEW")
     with pytest.raises(IntentClosed, match=f"row {finished} .*{status}"):
         await operators.retry(database.worker, [working, finished], "ada", "try again")
-    assert await owner.fetchval("SELECT count(*) FROM outbox WHERE status = 'failed'") == 2, (
+    assert await owner.fetchval("SELECT count(*) FROM commands WHERE failed_at IS NOT NULL") == 2, (
         "all or none"
     )
     assert set(await operators.retry(database.worker, [working], "ada", "try again")) == {working}
     await operators.drop(database.worker, [finished], "ada", "it is over")
-    assert await owner.fetchval("SELECT count(*) FROM outbox WHERE status = 'failed'") == 0
+    assert await owner.fetchval("SELECT count(*) FROM commands WHERE failed_at IS NOT NULL") == 0
     await owner.close()

@@ -231,7 +231,6 @@ def test_other_queues_are_not_counted(
     platform: Platform, callers: dict[str, Headers], put: Put
 ) -> None:
     put(queue="users", event_type="user.deleted")
-    put(queue="intents", event_type="account.created", lane=uuid.uuid4())
     assert report(platform, callers["service"])["entries"] == []
 
 

@@ -10,28 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.outbox.rows import Table, claim_lanes, new_row, put_rows
+from tests.outbox.rows import Table, claim_lanes, put_command
 from tests.property_sizes import examples
 from trading_intents.outbox.intents_queue import claim_by_lane
 from trading_intents.outbox.lanes import LATE_SECONDS, LOOK_SECONDS, Lane, LaneRequest, SeenRow
-from trading_intents.outbox.model import Queue
 from trading_intents.storage.database import Pool
 
-CREATE = "intent.create"
-CANCEL = "intent.cancel"
-MAKE_URGENT = """
-    UPDATE outbox SET due_at = least(due_at, clock_timestamp()), urgent = true
-    WHERE order_key = $1 AND finished_at IS NULL AND status = 'pending'
-"""
-COMPLETE = """
-    UPDATE outbox SET status = 'completed', finished_at = now(), claimed_at = NULL,
-        claim_token = NULL
-    WHERE id = $1
-"""
+CREATE = "CREATE"
+CANCEL = "CANCEL"
+END = "DELETE FROM commands WHERE id = $1"
 RETRY = """
-    UPDATE outbox SET status = 'pending', claimed_at = NULL, claim_token = NULL,
-        due_at = clock_timestamp() + interval '1 h'
-    WHERE id = $1
+    UPDATE commands SET sent_at = NULL, due_at = clock_timestamp() + interval '1 h' WHERE id = $1
 """
 
 
@@ -46,34 +35,27 @@ class Reader:
     now: float = 0.0
     held: dict[int, str] = field(default_factory=dict)
 
-    async def put(self, order: uuid.UUID | None = None, event_type: str = CREATE) -> int:
-        """As the API does, which makes urgent what a CANCEL cancels."""
-        order = order or uuid.uuid4()
-        if event_type == CANCEL:
-            await self.table.connection.execute(MAKE_URGENT, order)
-        await put_rows(
-            self.pool, new_row(event_type, Queue.INTENTS, lane=self.lane_id, order_key=order)
-        )
-        row_id: int = await self.table.connection.fetchval("SELECT max(id) FROM outbox")
-        if event_type == CANCEL:
-            await self.table.set(row_id, "urgent = true")
-        return row_id
+    async def put(self, order: uuid.UUID | None = None, action_type: str = CREATE) -> int:
+        return await put_command(self.table.connection, self.lane_id, order, action_type)
 
     async def claim(self, slots: int = 4, limit: int = 100) -> list[int]:
         request = self.lane.begin(LaneRequest(lane=str(self.lane_id), slots=slots), self.now)
         seen = await claim_lanes(self.pool, [request], limit, held=self.held)
         self.lane.note(request, seen, self.now)
         rows = await self.table.connection.fetch(
-            "SELECT id, order_key FROM outbox WHERE status = 'processing' AND id <> ALL ($1)",
+            "SELECT id, order_id FROM commands WHERE sent_at IS NOT NULL AND id <> ALL ($1)",
             [*self.held],
         )
-        self.held |= {row["id"]: str(row["order_key"]) for row in rows}
+        self.held |= {row["id"]: str(row["order_id"]) for row in rows}
         return sorted(row["id"] for row in rows)
 
-    async def end(self, row_id: int, statement: str = COMPLETE) -> None:
+    async def make_due(self) -> None:
+        await self.table.connection.execute("UPDATE commands SET due_at = clock_timestamp()")
+
+    async def end(self, row_id: int, statement: str = END) -> None:
         await self.table.connection.execute(statement, row_id)
         order = self.held.pop(row_id)
-        if statement != COMPLETE:
+        if statement != END:
             self.lane.put_back(row_id, order, self.now)
         self.lane.release(order, self.now)
 
@@ -106,7 +88,7 @@ async def test_rows_over_the_share_of_a_lane_are_seen_again(reader: Reader) -> N
 async def test_a_later_row_of_an_order_waits_and_is_claimed_next(reader: Reader) -> None:
     order = uuid.uuid4()
     first = await reader.put(order)
-    second = await reader.put(order, "intent.replace")
+    second = await reader.put(order, "REPLACE")
     other = await reader.put()
     assert await reader.claim() == [first, other]
     assert not reader.lane.is_due(reader.now)
@@ -123,7 +105,7 @@ async def test_a_row_that_is_tried_again_is_known(reader: Reader) -> None:
     await reader.end(row, RETRY)
     assert await reader.claim() == []
     assert not reader.lane.is_due(reader.now)
-    await reader.table.make_due()
+    await reader.make_due()
     reader.now += LOOK_SECONDS
     assert await reader.claim() == [row]
 
@@ -131,11 +113,11 @@ async def test_a_row_that_is_tried_again_is_known(reader: Reader) -> None:
 async def test_a_cancel_takes_a_row_with_it_that_nobody_has_seen(reader: Reader) -> None:
     """The lane's position of urgent rows is behind it."""
     far = uuid.uuid4()
-    done = await reader.put(event_type=CANCEL)
+    done = await reader.put(action_type=CANCEL)
     queued = [await reader.put() for _ in range(20)]
     create = await reader.put(far)
     assert done in await reader.claim()
-    later = await reader.put(event_type=CANCEL)
+    later = await reader.put(action_type=CANCEL)
     assert later in await reader.claim(slots=1)
     cancel = await reader.put(far, CANCEL)
     assert create in await reader.claim(slots=1)
@@ -161,8 +143,8 @@ async def test_a_row_that_commits_late_is_found_by_the_look_of_a_second(reader: 
     async with reader.pool.transaction([]) as tx:
         late = await tx.fetchval(
             """
-            INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload)
-            VALUES ('intents', 'intent.create', $1, $1, $2, '{}') RETURNING id
+            INSERT INTO commands (organization_id, account_id, order_id, seq, action_type)
+            VALUES ($1, $2, $1, 1, 'CREATE') RETURNING id
             """,
             uuid.uuid4(),
             reader.lane_id,
@@ -187,7 +169,6 @@ async def test_a_new_holder_reads_the_whole_lane(reader: Reader) -> None:
     for row in ids[1:5]:
         await reader.end(row)
     taken = Reader(reader.pool, reader.table, reader.lane_id)
-    await reader.table.age_claims(6)
     assert sorted([*await taken.claim(), *await taken.claim()]) == [ids[0], ids[5]]
 
 
@@ -202,20 +183,20 @@ async def test_whatever_happens_every_row_is_claimed_in_the_order_of_its_order(
         reader.now += chance.choice((0.0, 0.1, LOOK_SECONDS))
         if chance.random() < 0.4:
             order = chance.choice(orders)
-            kind = chance.choice((CREATE, "intent.replace", CANCEL))
+            kind = chance.choice((CREATE, "REPLACE", CANCEL))
             queued[await reader.put(order, kind)] = str(order)
         reader.lane.is_woken = True
         await reader.claim(slots=chance.randint(1, 3), limit=chance.randint(1, 3))
         for row in [*reader.held]:
             if chance.random() < 0.5:
-                statement = chance.choice((COMPLETE, COMPLETE, RETRY))
-                if statement == COMPLETE:
+                statement = chance.choice((END, END, RETRY))
+                if statement == END:
                     ended.setdefault(reader.held[row], []).append(row)
                 await reader.end(row, statement)
-        await reader.table.make_due()
+        await reader.make_due()
     for _ in range(200):
         reader.now += LOOK_SECONDS
-        await reader.table.make_due()
+        await reader.make_due()
         await reader.claim()
         for row in [*reader.held]:
             ended.setdefault(reader.held[row], []).append(row)
@@ -229,25 +210,23 @@ async def test_a_claim_costs_no_more_for_what_is_over_while_a_snapshot_is_held(
     reader: Reader, orders: int
 ) -> None:
     table = reader.table
-    await table.connection.execute("ALTER TABLE outbox SET (autovacuum_enabled = false)")
+    await table.connection.execute("ALTER TABLE commands SET (autovacuum_enabled = false)")
     async with reader.pool.transaction(isolation="repeatable read") as holder:
         await holder.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
-        await holder.fetchval("SELECT count(*) FROM outbox")
+        await holder.fetchval("SELECT count(*) FROM commands")
         await table.connection.execute(
             f"""
-            INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload, urgent)
-            SELECT 'intents', 'intent.create', $1, gen_random_uuid(), $1, '{{}}', n % 3 = 0
+            INSERT INTO commands (organization_id, account_id, order_id, seq, action_type, urgent)
+            SELECT $1, $1, gen_random_uuid(), n, 'CREATE', n % 3 = 0
             FROM generate_series(1, {orders}) AS n
             """,
             reader.lane_id,
         )
         last = await table.connection.fetchrow(
             "SELECT max(id) FILTER (WHERE urgent) AS urgent, max(id) FILTER (WHERE NOT urgent) AS"
-            " other FROM outbox"
+            " other FROM commands"
         )
-        await table.connection.execute(
-            "UPDATE outbox SET status = 'completed', finished_at = clock_timestamp()"
-        )
+        await table.connection.execute("DELETE FROM commands")
         new = [await reader.put() for _ in range(3)]
         whole = await blocks(reader)
         assert whole > orders // 50, "what is over is in the way"
@@ -267,7 +246,7 @@ async def blocks(reader: Reader) -> int:
         urgent_after=reader.lane.urgent,
         other_after=reader.lane.other,
     )
-    claiming = claim_by_lane([request], 4, 10, uuid.uuid4())
+    claiming = claim_by_lane([request], 4)
     connection = reader.table.connection
     values = ", ".join(f"'{each!s}'" for each in claiming.arguments)
     transaction = connection.transaction()
@@ -289,7 +268,7 @@ ROWS = st.lists(
         lane=st.just("a"),
         id=st.integers(1, 20),
         is_urgent=st.booleans(),
-        order_key=st.sampled_from("abc"),
+        order_id=st.sampled_from("abc"),
         is_claimed=st.booleans(),
         is_left=st.booleans(),
         wait_seconds=st.floats(0, 5),

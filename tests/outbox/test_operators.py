@@ -39,7 +39,7 @@ async def test_a_retry_puts_the_same_row_in_again_and_archives_the_old_one(
     assert made == {row_id: (Queue.ACCOUNTS, new["id"])}
     assert new["id"] > row_id
     assert (new["status"], new["attempts"], new["last_error"]) == ("pending", 0, None)
-    same = ("queue", "event_type", "organization_id", "order_key", "lane", "payload")
+    same = ("queue", "event_type", "organization_id", "order_key", "payload")
     assert [new[name] for name in same] == [old[name] for name in same]
     kept = dict(await table.connection.fetchrow("SELECT * FROM outbox_archive"))
     assert [kept[name] for name in (*same, "attempts", "last_error")] == [

@@ -1,9 +1,4 @@
-"""Finished rows of the outbox go by themselves: those of the intents within minutes, the others
-after a week."""
-
-import uuid
-
-import pytest
+"""Finished rows of the outbox go by themselves after a week."""
 
 from tests.outbox.rows import Table, new_row, put_rows
 from tests.waiting import eventually_async
@@ -16,16 +11,11 @@ from trading_intents.telemetry import Metrics, make_log
 LIMIT_SECONDS = 20
 
 
-@pytest.mark.parametrize(
-    ("queue", "gone", "kept"), [(Queue.INTENTS, "11 min", "9 min"), (Queue.USERS, "8 d", "6 d")]
-)
-async def test_finished_rows_go_by_themselves(
-    pool: Pool, table: Table, queue: Queue, gone: str, kept: str
-) -> None:
-    lane = uuid.uuid4() if queue is Queue.INTENTS else None
-    await put_rows(pool, *(new_row(queue=queue, lane=lane) for _ in range(3)))
+async def test_finished_rows_go_by_themselves(pool: Pool, table: Table) -> None:
+    queue = Queue.USERS
+    await put_rows(pool, *(new_row(queue=queue) for _ in range(3)))
     ids = [row["id"] for row in await table.rows()]
-    for row_id, age in zip(ids, (gone, kept), strict=False):
+    for row_id, age in zip(ids, ("8 d", "6 d"), strict=False):
         finished = f"finished_at = clock_timestamp() - interval '{age}'"
         await table.set(
             row_id, f"status = 'completed', claimed_at = NULL, claim_token = NULL, {finished}"

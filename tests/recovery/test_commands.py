@@ -299,7 +299,9 @@ def test_a_restore_that_is_killed_leaves_nothing_or_marked_data(
         eventually(lambda: all_gone(folder) and all_gone(folder / "restoring"), RESTORED_SECONDS)
         if (folder / "postgres").exists():
             with server(folder) as urls, psycopg.connect(urls.owner.reveal()) as owner:
-                assert owner.execute("SELECT count(restored_at) FROM commands").fetchone() == (3,)
+                assert owner.execute("SELECT count(restored_at) FROM sent_commands").fetchone() == (
+                    3,
+                )
         again = run_command(environ, "restore", backups, "--replace")
         assert again.returncode == 0, again.stderr
 

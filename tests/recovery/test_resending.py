@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from tests.conftest import Urls, server
-from tests.execution.arranged import prove_absent
+from tests.execution.arranged import leave_marked, prove_absent
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
 from tests.fakes import Act, FakeVenue
 from tests.platform import environment, run_command
@@ -50,17 +50,7 @@ def ticket(client_order_id: str, orig: str | None = None, quantity: int = 10) ->
 async def mark(in_process: InProcessExecution, intents: Sequence[UUID]) -> None:
     """As a worker leaves commands that died between its mark and its call."""
     for intent in intents:
-        await in_process.in_process_writer.owner.execute(
-            """
-            INSERT INTO commands (account_id, client_order_id, organization_id, order_id, seq,
-                action_type, sent_at)
-            SELECT account_id, $2, organization_id, intent_id, seq, 'CREATE', clock_timestamp()
-            FROM actions
-            WHERE intent_id = $1
-            """,
-            intent,
-            await in_process.coid(intent),
-        )
+        await leave_marked(in_process, intent)
 
 
 async def until_all_missed(in_process: InProcessExecution, count: int) -> None:
@@ -189,7 +179,7 @@ async def test_a_restore_with_a_hundred_orders_in_flight_sends_none_of_them_agai
                 assert (await in_process.until_status(intent, "EXPIRED"))["reason"] == "stale"
             kept = await in_process.until_status(orders.to_replace, "NEW")
             assert (kept["quantity"], kept["reason"]) == (10, "stale")
-            await in_process.until_rows_are("completed")
+            await in_process.until_queue_is_empty()
             # What is new is sent as ever.
             assert await in_process.until_status(await in_process.create(), "NEW")
             cancel_id = await in_process.coid(orders.to_cancel, "CANCEL")

@@ -24,7 +24,7 @@ MADE_UP = {
         CREATE CONSTRAINT TRIGGER rules_changed AFTER INSERT ON key_budgets
         DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_rule_change();
         CREATE INDEX trades_by_time ON trades (received_at);
-        CREATE UNIQUE INDEX commands_by_seq ON commands (account_id, seq, client_order_id);
+        CREATE UNIQUE INDEX sent_commands_by_seq ON sent_commands (account_id, seq, client_order_id);
         ALTER TABLE actions SET (fillfactor = 90);
         INSERT INTO workers (id, expires_at) VALUES (gen_random_uuid(), now());
         UPDATE leases SET seen_at = NULL;
@@ -38,6 +38,6 @@ SET lock_timeout = 0;
 DROP INDEX CONCURRENTLY IF EXISTS trades_by_time;
 CREATE INDEX CONCURRENTLY trades_by_time ON trades (received_at, booking);
 CREATE UNIQUE INDEX CONCURRENTLY notes_once ON notes (organization_id, body);
-UPDATE commands SET unclear_at = NULL WHERE unclear_at IS NOT NULL;
+UPDATE sent_commands SET unclear_at = NULL WHERE unclear_at IS NOT NULL;
 """,
 }

@@ -10,46 +10,30 @@ from trading_intents.controls.case import Case, Purpose
 from trading_intents.controls.limits.model import AskedOrder
 from trading_intents.controls.rules import Rules
 from trading_intents.execution.claims import (
-    ACTION_TYPES,
     ClaimedCommand,
     ClaimedLeg,
-    MarkedCommand,
+    SentCommand,
 )
-from trading_intents.execution.model import COMMANDS, CREATE, SendContext
-from trading_intents.ids import OrganizationId
+from trading_intents.execution.model import COMMANDS, SendContext
 from trading_intents.orders.facts import CommandKind, client_order_id
-from trading_intents.outbox.model import ClaimedRow, Queue
-from trading_intents.trading import ORDER_KINDS, TimeInForce, terms_of
+from trading_intents.trading import ORDER_KINDS, ActionType, TimeInForce, terms_of
 
 
-def marked_commands(command: ClaimedCommand, client_id: str) -> list[MarkedCommand]:
+def sent_commands(command: ClaimedCommand, client_id: str) -> list[SentCommand]:
     """The command, and the CREATEs of the legs that are sent with it."""
-    own = MarkedCommand(
+    own = SentCommand(
         account_id=command.account_id,
         client_order_id=client_id,
         organization_id=command.organization_id,
         order_id=command.order_id,
         seq=command.seq,
-        action_type=ACTION_TYPES[command.event_type],
+        action_type=command.action_type,
     )
-    marked = [own]
+    sent = [own]
     for leg in command.legs:
         leg_id = client_order_id(leg.action_id)
-        marked.append(replace(own, client_order_id=leg_id, order_id=leg.order_id, seq=leg.seq))
-    return marked
-
-
-def claimed_row(command: ClaimedCommand, token: UUID) -> ClaimedRow:
-    return ClaimedRow(
-        id=command.row_id,
-        queue=Queue.INTENTS,
-        event_type=command.event_type,
-        organization_id=OrganizationId(UUID(command.organization_id)),
-        order_key=UUID(command.order_id),
-        payload={},
-        attempts=command.attempts,
-        token=token,
-    )
+        sent.append(replace(own, client_order_id=leg_id, order_id=leg.order_id, seq=leg.seq))
+    return sent
 
 
 def send_context(
@@ -60,7 +44,7 @@ def send_context(
     kept_by: str | None,
 ) -> SendContext:
     assert rules.account is not None
-    kind = COMMANDS[command.event_type]
+    kind = COMMANDS[command.action_type]
     ticket = _order_ticket(command, client_id)
     return SendContext(
         command=kind,
@@ -73,7 +57,7 @@ def send_context(
         acknowledged=command.acknowledged,
         is_leg=command.is_leg,
         cancel_requested=command.cancel_requested,
-        is_sent=command.is_open if kind is CommandKind.CANCEL else command.sends > 0,
+        is_sent=command.is_marked or (kind is not CommandKind.CANCEL and command.sends > 0),
         is_resend=command.is_resend,
         lookups=command.lookups,
         account_disabled=rules.account.disabled,
@@ -113,7 +97,7 @@ def _order_ticket(command: ClaimedCommand, client_id: str) -> OrderTicket:
     record = command.record
     broker_order_id = None
     orig_client_order_id = None
-    if command.event_type != CREATE:
+    if command.action_type is not ActionType.CREATE:
         broker_order_id = command.external_order_id
         orig_client_order_id = client_order_id(command.confirmed_action_id)
     return OrderTicket(

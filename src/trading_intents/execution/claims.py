@@ -1,7 +1,7 @@
 """Claimed commands in the database: what they are decided by, and the marks of their sends. Never
 decides. Times are the database's."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from uuid import UUID
 
 from msgspec.structs import astuple
@@ -20,6 +20,7 @@ from trading_intents.storage.pipeline import (
     column_types,
 )
 from trading_intents.trading import (
+    ActionType,
     FrozenStruct,
     Leg,
     OrderSide,
@@ -28,16 +29,14 @@ from trading_intents.trading import (
     VersionTerms,
 )
 
-ACTION_TYPES = {"intent.create": "CREATE", "intent.replace": "REPLACE", "intent.cancel": "CANCEL"}
 # Of facts by which an order is acknowledged.
 SHOWN_KINDS = ", ".join(f"'{kind}'" for kind in sorted(ALIVE))
-# A command of the order `o` is claimed: a worker awaits its answer, or has ended, and then the
-# next claim looks the order up.
-IS_CLAIMED = """
+# A command of the order `o` is marked: a worker awaits its answer, or has ended, and then the next
+# claim looks the order up.
+IS_MARKED = """
     EXISTS (
-        SELECT FROM outbox r
-        WHERE r.order_key = o.order_id AND r.queue = 'intents' AND r.finished_at IS NULL
-          AND r.status = 'processing' OFFSET 0
+        SELECT FROM commands c
+        WHERE c.order_id = o.order_id AND c.failed_at IS NULL AND c.sent_at IS NOT NULL OFFSET 0
     )
 """
 # Locks the orders of the rows that this transaction has claimed, without those that another
@@ -45,7 +44,7 @@ IS_CLAIMED = """
 LOCK_CLAIMED_ORDERS = Statement(
     f"""
     SELECT order_id FROM orders
-    WHERE order_id = ANY (ARRAY (SELECT order_key FROM outbox WHERE id = ANY ({CLAIMED_IDS})))
+    WHERE order_id = ANY (ARRAY (SELECT order_id FROM commands WHERE id = ANY ({CLAIMED_IDS})))
     ORDER BY order_id FOR UPDATE SKIP LOCKED
     """  # noqa: S608 - our own constants
 )
@@ -54,7 +53,7 @@ LOCK_CLAIMED_ORDERS = Statement(
 SHARE_HALT_LOCKS = Statement(
     f"""
     SELECT organization_id FROM (
-        SELECT DISTINCT organization_id FROM outbox WHERE id = ANY ({CLAIMED_IDS})
+        SELECT DISTINCT organization_id FROM commands WHERE id = ANY ({CLAIMED_IDS})
     ) AS claimed
     WHERE NOT EXISTS (SELECT FROM stream_epoch WHERE lost_tail IS NOT NULL)
       AND pg_try_advisory_xact_lock_shared({HALT_LOCK}, hashtext(organization_id::text))
@@ -83,8 +82,8 @@ class ClaimedCommand(CommandState, kw_only=True):
     """A claimed row, its order, and all that decides whether it is sent."""
 
     row_id: int
-    event_type: str
-    attempts: int
+    action_type: ActionType
+    attempts: int  # marks so far
     organization_id: IdText
     account_id: IdText
     order_id: IdText
@@ -94,9 +93,8 @@ class ClaimedCommand(CommandState, kw_only=True):
     record: TicketRecord
     legs: tuple[ClaimedLeg, ...]  # of a CREATE: those that are sent with it
     external_order_id: str | None
-    is_ours: bool  # the account's lease is
-    sends: int  # attempts that are marked
-    is_open: bool  # whether the last attempt's outcome is not recorded
+    sends: int  # attempts that may have been sent
+    is_marked: bool  # whether the last one's outcome is not recorded
     last_error: str | None  # of its last attempt
     closes: bool  # a CREATE that closes a position
     is_halted_since: bool  # a halt has ended since it was accepted
@@ -108,15 +106,20 @@ class ClaimedCommand(CommandState, kw_only=True):
         return Subject(self.organization_id, self.account_id, None, self.record.symbol)
 
 
-# LATERAL with LIMIT allows only look-ups by key.
-_READ_CLAIMED = f"""
+# Reads the commands that this transaction has claimed, under the locks of their orders. LATERAL
+# with LIMIT allows only look-ups by key.
+READ_CLAIMED = Statement(f"""
     SELECT row_to_json(claimed)::text FROM (
-    SELECT asked.row_id, asked.event_type, asked.attempts, asked.organization_id, asked.account_id,
+    SELECT asked.row_id, asked.action_type, asked.attempts, asked.organization_id, asked.account_id,
         asked.order_id, asked.seq, act.action_id, confirmed.action_id AS confirmed_action_id,
         act.record::json, asked.leg IS NOT NULL AS is_leg, linked.legs, asked.order_status,
         asked.external_order_id, asked.cancel_requested, asked.lookups, clock_timestamp() AS now,
         extract(epoch FROM clock_timestamp() - act.created_at) AS age_seconds,
-        coalesce(lease.is_ours, false) AS is_ours, marked.sends, marked.is_open, asked.is_resend,
+        asked.is_marked, asked.is_resend, (
+            SELECT count(*) FROM sent_commands sent
+            WHERE sent.order_id = asked.order_id AND sent.seq = asked.seq
+                AND sent.sent_at IS NOT NULL
+        ) AS sends,
         EXISTS (
             SELECT FROM facts f
             WHERE f.order_id = asked.order_id AND f.kind IN ({SHOWN_KINDS}) OFFSET 0
@@ -137,17 +140,15 @@ _READ_CLAIMED = f"""
             WHERE organization_id = asked.organization_id LIMIT 1
         ) AS rule_version
     FROM (
-        SELECT r.id AS row_id, r.event_type, r.attempts, r.organization_id, r.lane AS account_id,
-            r.order_key AS order_id, (r.payload ->> 'seq')::bigint AS seq,
-                r.payload ? 'resend' AS is_resend,
-            r.last_error, ord.symbol, ord.order_status, ord.external_order_id,
-                ord.cancel_requested,
-            ord.lookups, ord.command_seq, ord.leg, ord.linked
-                AND r.event_type = 'intent.create' AS has_legs,
-            ord.closes AND r.event_type = 'intent.create' AS closes
-        FROM outbox r CROSS JOIN LATERAL (SELECT * FROM orders WHERE order_id = r.order_key
+        SELECT c.id AS row_id, c.action_type, c.attempts, c.organization_id, c.account_id,
+            c.order_id, c.seq, c.is_resend, c.sent_at IS NOT NULL AS is_marked, c.last_error,
+            ord.symbol, ord.order_status, ord.external_order_id, ord.cancel_requested,
+            ord.lookups, ord.command_seq, ord.leg,
+            ord.linked AND c.action_type = 'CREATE' AS has_legs,
+            ord.closes AND c.action_type = 'CREATE' AS closes
+        FROM commands c CROSS JOIN LATERAL (SELECT * FROM orders WHERE order_id = c.order_id
             LIMIT 1) ord
-        WHERE r.id = ANY ({CLAIMED_IDS})
+        WHERE c.id = ANY ({CLAIMED_IDS})
     ) AS asked
     CROSS JOIN LATERAL (
         SELECT action_id, record, created_at FROM actions
@@ -157,12 +158,6 @@ _READ_CLAIMED = f"""
         SELECT action_id FROM actions WHERE account_id = asked.account_id
             AND seq = asked.command_seq LIMIT 1
     ) confirmed
-    CROSS JOIN LATERAL (
-        SELECT count(*) AS sends,
-            coalesce((array_agg(c.unclear_at IS NULL ORDER BY c.sent_at DESC))[1], false) AS is_open
-        FROM commands c WHERE c.order_id = asked.order_id AND c.seq = asked.seq
-            AND c.sent_at IS NOT NULL
-    ) marked
     CROSS JOIN LATERAL (
         SELECT coalesce(json_agg(json_build_object(
             'order_id', o.order_id, 'seq', o.create_seq, 'leg', o.leg, 'action_id', made.action_id,
@@ -179,31 +174,16 @@ _READ_CLAIMED = f"""
             WHERE account_id = asked.account_id AND seq = o.create_seq LIMIT 1
         ) AS made
     ) AS linked
-    LEFT JOIN LATERAL (
-        SELECT true AS is_ours FROM leases l JOIN workers w ON w.id = l.worker_id
-        WHERE l.account_id = asked.account_id AND w.id = $1::uuid
-            AND w.expires_at > clock_timestamp()
-          AND l.token = ($3::bigint[])[array_position($2::uuid[], asked.account_id)]
-        LIMIT 1
-    ) lease ON true
     ) AS claimed
     ORDER BY row_id
-"""  # noqa: S608 - our own constants
-
-
-def read_claimed(worker_id: UUID, lease_tokens: Mapping[str, int]) -> Statement:
-    """Reads the commands that this transaction has claimed, under the locks of their orders."""
-    return Statement(
-        _READ_CLAIMED,
-        (str(worker_id), array_text(lease_tokens), array_text(map(str, lease_tokens.values()))),
-    )
+""")  # noqa: S608 - our own constants
 
 
 def parse_claimed(reply: Reply) -> list[ClaimedCommand]:
     return reply.parse(ClaimedCommand)
 
 
-class MarkedCommand(FrozenStruct, kw_only=True):
+class SentCommand(FrozenStruct, kw_only=True):
     account_id: IdText
     client_order_id: str
     organization_id: IdText
@@ -212,15 +192,47 @@ class MarkedCommand(FrozenStruct, kw_only=True):
     action_type: str
 
 
-MARKED = RowParameters(column_types(MarkedCommand))
-_MARK_SENT = f"""
-    INSERT INTO commands ({MARKED.columns}, sent_at)
-    SELECT {MARKED.columns}, clock_timestamp() FROM {MARKED.rows} AS n
+SENT = RowParameters(column_types(SentCommand))
+_ADD_SENT = f"""
+    INSERT INTO sent_commands ({SENT.columns}, sent_at)
+    SELECT {SENT.columns}, clock_timestamp() FROM {SENT.rows} AS n
     ON CONFLICT (account_id, client_order_id) DO UPDATE
     SET sent_at = excluded.sent_at, unclear_at = NULL
 """  # noqa: S608 - our own constants
 
 
-def mark_sent(commands: Sequence[MarkedCommand]) -> Statement:
-    """Marks commands: once this has committed, they may have been sent."""
-    return Statement(_MARK_SENT, MARKED.pack(map(astuple, commands)))
+def add_sent(commands: Sequence[SentCommand]) -> Statement:
+    """Adds the client order ids of commands that are marked, by which they are known."""
+    return Statement(_ADD_SENT, SENT.pack(map(astuple, commands)))
+
+
+class Lease(FrozenStruct):
+    """A lease of an account, and the worker that has it."""
+
+    worker_id: UUID
+    account_id: UUID
+    token: int
+
+
+def lock_leases(leases: Collection[Lease]) -> Statement:
+    """The fence: until this transaction has ended, nobody takes the leases that `parse_leases`
+    gives, as who takes leases removes the worker before, whose row is locked. A holder that is
+    alive gives none back while something of it is under way."""
+    sql = """
+        SELECT w.id, l.account_id, l.token
+        FROM workers w CROSS JOIN LATERAL (
+            SELECT account_id, token FROM leases
+            WHERE worker_id = w.id AND account_id = ANY ($2::uuid[]) OFFSET 0
+        ) AS l
+        WHERE w.id = ANY ($1::uuid[]) AND w.expires_at > clock_timestamp()
+        FOR KEY SHARE OF w
+    """
+    workers = array_text({str(each.worker_id) for each in leases})
+    return Statement(sql, (workers, array_text({str(each.account_id) for each in leases})))
+
+
+def parse_leases(reply: Reply) -> set[Lease]:
+    held = set()
+    for worker_id, account_id, token in reply.texts():
+        held.add(Lease(UUID(worker_id), UUID(account_id), int(token)))
+    return held

@@ -16,22 +16,21 @@ from trading_intents.controls.model import Subject
 from trading_intents.controls.rules import NEVER_CHANGED, Rules, RulesCache
 from trading_intents.errors import OutcomeUnknown, PlatformError
 from trading_intents.execution import claims, model
-from trading_intents.execution.claimed import claimed_row, marked_commands, send_context
-from trading_intents.execution.claims import ClaimedCommand
-from trading_intents.execution.recorder import CANCEL, Recorder, RecorderEntry
+from trading_intents.execution.claimed import send_context, sent_commands
+from trading_intents.execution.claims import ClaimedCommand, Lease
+from trading_intents.execution.recorder import Recorder, RecorderEntry, UnrecordedCommand
 from trading_intents.execution.sessions.claimable import Claimable
 from trading_intents.execution.sessions.leases import Leases
 from trading_intents.execution.sessions.session import BrokerSession
-from trading_intents.ids import IdMaker, id_text
+from trading_intents.ids import id_text
 from trading_intents.loops import Pacer, Wakeup, finish_tasks, repeat, start_loop
 from trading_intents.orders.facts import CommandKind, FactKind, client_order_id
 from trading_intents.orders.ledger.recording import answer_facts
 from trading_intents.outbox import intents_queue as queue
 from trading_intents.outbox import model as outbox
 from trading_intents.outbox.lanes import SeenRow
-from trading_intents.outbox.model import HANDLER_SECONDS, ClaimedRow, Status
+from trading_intents.outbox.model import Queue, Status
 from trading_intents.outbox.outcomes import ENDED, log_failures, reason_of
-from trading_intents.outbox.queue import FailedAttempt, releasing
 from trading_intents.outbox.worker import WorkerContext
 from trading_intents.storage.grouped import (
     TRANSACTION_ID,
@@ -41,7 +40,7 @@ from trading_intents.storage.grouped import (
 )
 from trading_intents.storage.pipeline import Reply, Statement
 from trading_intents.telemetry import Log, Metrics
-from trading_intents.trading import FrozenStruct
+from trading_intents.trading import ActionType, FrozenStruct
 
 POLL_SECONDS = 1.0
 MAX_BATCH = 256
@@ -66,8 +65,18 @@ CANCEL_LOST = frozenset({FactKind.CANCEL_REJECTED, FactKind.CANCEL_DROPPED})
 class Decided(FrozenStruct):
     command: ClaimedCommand
     client_order_id: str
-    session: BrokerSession | None
+    session: BrokerSession | None  # None: the account's lease is not ours
     decision: model.SendDecision
+
+    def unrecorded(self, session: BrokerSession) -> UnrecordedCommand:
+        command = self.command
+        return UnrecordedCommand(
+            id=command.row_id,
+            action_type=command.action_type,
+            order_id=UUID(command.order_id),
+            attempts=command.attempts + isinstance(self.decision, model.Send),
+            lease=session.lease,
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,7 +84,6 @@ class ClaimedBatch:
     """The commands of one claim: those that go on, and those that are claimed again after so many
     seconds."""
 
-    token: UUID
     since_seconds: float
     going: list[Decided] = field(default_factory=list)
     held: list[tuple[Decided, float]] = field(default_factory=list)
@@ -86,18 +94,22 @@ class ClaimedBatch:
         else:
             self.going.append(decided)
 
+    @property
+    def sends(self) -> list[Decided]:
+        return [each for each in self.going if isinstance(each.decision, model.Send)]
+
     def last_statements(self) -> list[Statement]:
-        """Marks what is to be sent, and gives back what is held."""
-        marked = []
-        for each in self.going:
-            if isinstance(each.decision, model.Send):
-                marked += marked_commands(each.command, each.client_order_id)
+        """Marks what is to be sent, and puts off what is held."""
+        sent = []
+        for each in self.sends:
+            sent += sent_commands(each.command, each.client_order_id)
         statements = []
-        if marked:
-            statements.append(claims.mark_sent(marked))
-        if self.held:
-            pauses = {decided.command.row_id: seconds for decided, seconds in self.held}
-            statements.append(releasing(pauses, [self.token] * len(pauses)))
+        if sent:
+            statements.append(claims.add_sent(sent))
+            statements.append(queue.marking([each.command.row_id for each in self.sends]))
+        pauses = {each.command.row_id: seconds for each, seconds in self.held if each.session}
+        if pauses:
+            statements.append(queue.holding(pauses))
         return statements
 
 
@@ -113,7 +125,6 @@ class Dispatcher:
         leases: Leases,
         recorder: Recorder,
         wakeup: Wakeup,
-        make_id: IdMaker,
         max_age_millis: int,
     ) -> None:
         self._pool = context.pool
@@ -125,7 +136,6 @@ class Dispatcher:
         self._leases = leases
         self._recorder = recorder
         self._wakeup = wakeup
-        self._make_id = make_id
         self._max_age_seconds = max_age_millis / 1000
         self._rules = RulesCache()
         self._in_flight = 0
@@ -184,27 +194,21 @@ class Dispatcher:
         return more
 
     async def _claim(self, claimable: Claimable, limit: int) -> bool:
-        batch = ClaimedBatch(token=self._make_id(), since_seconds=self._clock.monotonic())
+        batch = ClaimedBatch(since_seconds=self._clock.monotonic())
         requests = claimable.begin(batch.since_seconds)
         claim = queue.claim_by_lane(
             requests,
             limit,
-            self._attempt_limit,
-            batch.token,
             where=claimable.where,
             after_lane=self._last_lane,
-            held=self._leases.held,
+            held=claimable.held,
         )
-        try:
+        with claimable.claiming():
             seen = await self._commit_claim(claim, claimable, batch)
-        except BaseException:
-            claimable.wake()
-            raise
-        has_more = claimable.note(requests, seen, batch.since_seconds)
-        for decided, seconds in batch.held:
-            self._put_back(decided, seconds)
-        for each in batch.going:
-            self._start(each, batch)
+            has_more = claimable.note(requests, seen, batch.since_seconds)
+            for decided, seconds in batch.held:
+                self._put_back(decided, seconds)
+            self._start_all(batch)
         lanes = {each.command.account_id for each in batch.going}
         if len(lanes) >= limit:
             self._last_lane = max(lanes, key=lambda lane: (lane <= self._last_lane, lane))
@@ -215,38 +219,50 @@ class Dispatcher:
         self, claim: Statement, claimable: Claimable, batch: ClaimedBatch
     ) -> list[SeenRow]:
         """Claims, decides and marks in one transaction. Gives the rows that it has seen."""
-        lease_tokens = {each.account_text: each.token for each in claimable.sessions}
         statements = [
+            claims.lock_leases([each.lease for each in claimable.sessions]),
             claim,
             TRANSACTION_ID,
             claims.LOCK_CLAIMED_ORDERS,
             claims.SHARE_HALT_LOCKS,
-            claims.read_claimed(self._leases.worker_id, lease_tokens),
+            claims.READ_CLAIMED,
         ]
         async with self._transactions.transaction() as tx:
-            claimed, transaction_id, locked, shared, contexts = await tx.run(statements)
+            fenced, claimed, transaction_id, locked, shared, contexts = await tx.run(statements)
             commands = claims.parse_claimed(contexts)
             if commands:
+                leases = claims.parse_leases(fenced)
                 locked_ids = _ids_in(locked)
                 steady = _ids_in(shared)
                 rules = await self._find_rules(tx, commands)
                 pacer = Pacer()
                 for command in commands:
-                    batch.add(self._decide(command, rules[command.subject], locked_ids, steady))
+                    session = self._session_of(command, leases)
+                    is_free = command.order_id in locked_ids and (
+                        command.action_type is ActionType.CANCEL
+                        or command.organization_id in steady
+                    )
+                    batch.add(self._decide(command, rules[command.subject], session, is_free))
                     await pacer.pause_if_due()
                 try:
                     await tx.commit(batch.last_statements())
                 except OutcomeUnknown:
-                    self._start_unresolved(batch, transaction_id)
+                    self._start_all(batch, self._ask_outcome(batch, transaction_id))
                     raise
         return queue.parse_seen(claimed)
 
+    def _session_of(
+        self, command: ClaimedCommand, leases: Collection[Lease]
+    ) -> BrokerSession | None:
+        session = self._leases.sessions.get(UUID(command.account_id))
+        return session if session and session.lease in leases else None
+
     def _put_back(self, decided: Decided, after_seconds: float) -> None:
         """A claimed row waits for its next claim."""
-        session = decided.session
+        command = decided.command
+        session = self._leases.sessions.get(UUID(command.account_id))
         if session is None:
             return
-        command = decided.command
         due_seconds = self._clock.monotonic() + after_seconds
         session.lane.put_back(command.row_id, command.order_id, due_seconds)
         self._wakeup.wake_after(after_seconds)
@@ -261,30 +277,27 @@ class Dispatcher:
         cache = self._rules.of(tx.connection)
         return await cache.find(tx, [each.subject for each in commands], versions)
 
-    def _start_unresolved(self, batch: ClaimedBatch, transaction_id: Reply) -> None:
-        """Starts the commands of a claim whose COMMIT was not answered: each waits until it is
-        known how the claim ended."""
-        if not batch.going:
-            return
-        proof = queue.find_claimed(str(batch.going[0].command.row_id), batch.token)
-        outcome = self._ask_outcome(transaction_id, proof, batch.since_seconds)
+    def _start_all(
+        self, batch: ClaimedBatch, outcome: asyncio.Task[bool | None] | None = None
+    ) -> None:
         for each in batch.going:
             self._start(each, batch, outcome)
 
     def _ask_outcome(
-        self, transaction_id: Reply, proof: Statement, since_seconds: float
-    ) -> asyncio.Task[bool | None]:
+        self, batch: ClaimedBatch, transaction_id: Reply
+    ) -> asyncio.Task[bool | None] | None:
         """Asks whether a claim has committed, beside other claims, for as long as its commands
         might still be sent."""
+        if not batch.sends:
+            return None
         ((id_text,),) = transaction_id.texts()
-        left_seconds = since_seconds + HANDLER_SECONDS - self._clock.monotonic()
         task = asyncio.create_task(
             has_committed(
                 pool=self._pool,
                 organizations=(),
                 transaction_id=id_text,
-                proof=proof,
-                limit_seconds=left_seconds,
+                proof=queue.find_marked(batch.sends[0].command.row_id),
+                limit_seconds=self._leases.valid_until - self._clock.monotonic(),
                 log=self._log,
             )
         )
@@ -296,21 +309,19 @@ class Dispatcher:
         self,
         command: ClaimedCommand,
         rules: Rules,
-        locked_ids: Collection[str],
-        steady: Collection[str],
+        session: BrokerSession | None,
+        is_free: bool,
     ) -> Decided:
-        """`steady` are the organizations in which no halt begins or ends meanwhile; a CANCEL does
-        not mind."""
-        is_cancel = command.event_type == CANCEL
-        attempt = command.sends - command.is_open if is_cancel else 0
+        """`is_free`: its order is locked, and no halt begins or ends meanwhile; a CANCEL does not
+        mind."""
+        is_cancel = command.action_type is ActionType.CANCEL
+        attempt = command.sends - command.is_marked if is_cancel else 0
         client_id = client_order_id(command.action_id, attempt)
-        session = self._leases.sessions.get(UUID(command.account_id))
-        is_steady = is_cancel or command.organization_id in steady
         decision: model.SendDecision
-        if command.order_id not in locked_ids or not is_steady:
-            decision = model.Hold(LOCKED_PAUSE_SECONDS)
-        elif not command.is_ours or session is None:
+        if session is None:
             decision = model.Hold(NOT_OURS_SECONDS)
+        elif not is_free:
+            decision = model.Hold(LOCKED_PAUSE_SECONDS)
         else:
             kept_by = session.hindrance(command.age_seconds) or command.last_error or NOT_TAKEN
             context = send_context(command, rules, client_id, self._max_age_seconds, kept_by)
@@ -342,13 +353,11 @@ class Dispatcher:
         assert decided.session is not None
         session = decided.session
         command = decided.command
-        session.in_flight += 1
-        self._leases.held.add(command.row_id)
+        session.in_flight.add(command.row_id)
         self._in_flight += 1
 
         def on_end(task: asyncio.Task[bool]) -> None:
-            session.in_flight -= 1
-            self._leases.held.discard(command.row_id)
+            session.in_flight.discard(command.row_id)
             self._in_flight -= 1
             self._sending.discard(task)
             if not task.cancelled() and (error := task.exception()):
@@ -359,6 +368,8 @@ class Dispatcher:
             session.lane.release(command.order_id, now)
             if self._is_limited or session.lane.is_due(now):
                 self._wakeup.set()
+            if session.is_leaving:
+                self._leases.wake()
 
         task = asyncio.create_task(self._carry_out(decided, session, batch, outcome))
         self._sending.add(task)
@@ -394,12 +405,9 @@ class Dispatcher:
         if outcome is not None:
             with self._discounting_slow():
                 if not await outcome:
-                    # Claimed again: at once after a rollback; if the outcome is unknown, when the
-                    # claim expires.
-                    return False
-        command = decided.command
+                    return False  # claimed again, and looked up if it is marked
         since_seconds = batch.since_seconds
-        row = claimed_row(command, batch.token)
+        row = decided.unrecorded(session)
         entry = RecorderEntry(
             account_ref=session.account_ref, row=row, client_order_id=decided.client_order_id
         )
@@ -410,7 +418,7 @@ class Dispatcher:
                     entry = self._repeat_cancel(entry, row)
             case model.Send() as send:
                 result = await self._send(
-                    session, model.COMMANDS[command.event_type], send, since_seconds
+                    session, model.COMMANDS[row.action_type], send, since_seconds
                 )
                 entry = self._answered(entry, row, result)
         # If writing them fails, the next claim finds the command marked as sent, and it is looked
@@ -433,11 +441,11 @@ class Dispatcher:
             return await session.call(command, ticket, deadline)
 
     def _answered(
-        self, entry: RecorderEntry, row: ClaimedRow, result: CommandResult
+        self, entry: RecorderEntry, row: UnrecordedCommand, result: CommandResult
     ) -> RecorderEntry:
-        command = model.COMMANDS[row.event_type]
+        command = model.COMMANDS[row.action_type]
         client_id = entry.client_order_id
-        own = answer_facts(row.order_key, command, client_id, result)
+        own = answer_facts(row.order_id, command, client_id, result)
         entry = replace(entry, events=result.updates, own=own)
         match result.outcome:
             case Outcome.NOT_SENT if result.retry_after_seconds is not None:
@@ -454,7 +462,7 @@ class Dispatcher:
                 if row.attempts >= self._attempt_limit:
                     entry = replace(
                         entry,
-                        own=(model.used_up(command, row.order_key, client_id, result.message),),
+                        own=(model.used_up(command, row.order_id, client_id, result.message),),
                     )
                 return self._fail_attempt(
                     replace(entry, is_unsent=True), row, f"not sent: {result.message}"
@@ -464,22 +472,37 @@ class Dispatcher:
             case _:
                 return self._repeat_cancel(replace(entry, is_unclear=True, look_up=True), row)
 
-    def _repeat_cancel(self, entry: RecorderEntry, row: ClaimedRow) -> RecorderEntry:
+    def _repeat_cancel(self, entry: RecorderEntry, row: UnrecordedCommand) -> RecorderEntry:
         """Only a CANCEL whose answer was lost is sent again, unless a look-up ends its order
         before."""
-        if row.event_type != CANCEL:
+        if row.action_type is not ActionType.CANCEL:
             return entry
         return self._fail_attempt(entry, row, "no answer came")
 
     def _fail_attempt(
-        self, entry: RecorderEntry, row: ClaimedRow, reason: str, after_seconds: float | None = None
+        self,
+        entry: RecorderEntry,
+        row: UnrecordedCommand,
+        reason: str,
+        after_seconds: float | None = None,
     ) -> RecorderEntry:
         delay = outbox.backoff_seconds(row.attempts) if after_seconds is None else after_seconds
         self._wakeup.wake_after(delay)
-        return replace(entry, failed_attempt=FailedAttempt(row, reason, after_seconds))
+        setback = queue.Setback(
+            id=row.id,
+            attempts=row.attempts,
+            delay=delay,
+            reason=reason,
+            has_failed=row.attempts >= self._attempt_limit,
+        )
+        return replace(entry, setback=setback)
 
     async def _record(
-        self, entry: RecorderEntry, row: ClaimedRow, session: BrokerSession, since_seconds: float
+        self,
+        entry: RecorderEntry,
+        row: UnrecordedCommand,
+        session: BrokerSession,
+        since_seconds: float,
     ) -> bool:
         """Retries while the lease holds; after that its next worker finds the command marked as
         sent and looks it up."""
@@ -499,21 +522,23 @@ class Dispatcher:
                 await asyncio.sleep(RETRY_SECONDS[0])
         self._recorded.append(self._clock.monotonic())
         spent_seconds = self._recorded[-1] - since_seconds
-        self._metrics.outbox_handler_seconds.labels(row.queue, row.event_type).observe(
+        self._metrics.outbox_handler_seconds.labels(Queue.INTENTS, row.event_type).observe(
             spent_seconds
         )
         if written.status is None:
-            self._log.warning("outbox claim lost", **row.log_fields)
+            self._log.warning(
+                "outbox claim lost", queue=Queue.INTENTS, event_type=row.event_type, row=row.id
+            )
             return False
         ended = ENDED[written.status]
-        self._metrics.outbox_rows.labels(row.queue, row.event_type, ended).inc()
-        booked = written.orders.get(id_text(row.order_key))
+        self._metrics.outbox_rows.labels(Queue.INTENTS, row.event_type, ended).inc()
+        booked = written.orders.get(id_text(row.order_id))
         if (
             any(fact.kind in CANCEL_LOST for fact in entry.own)
             and booked
             and booked.row.finished_at is None
         ):
-            alert_lost_cancel(row.order_key, self._metrics, self._log)
+            alert_lost_cancel(row.order_id, self._metrics, self._log)
         return written.status is not Status.PENDING
 
 

@@ -13,7 +13,7 @@ from trading_intents.loops import pause_after
 from trading_intents.orders.facts import CommandKind, FactKind
 from trading_intents.orders.ledger.matching import PlatformFact
 from trading_intents.orders.model import FINAL_STATUSES, OrderState, OrderView
-from trading_intents.trading import FrozenStruct, amount_text
+from trading_intents.trading import ActionType, FrozenStruct, amount_text
 
 HOLD_SECONDS = 3.0  # a CANCEL waits no longer for the acknowledgement of its order
 HOLD_PAUSES_SECONDS = (0.1, 1.0)  # until HOLD_SECONDS, and after
@@ -33,11 +33,10 @@ ENDED_BY_BROKER = "ended_by_broker"
 # The detail of commands that are given up for it.
 RESTORED = "it was in a restored backup and had not arrived"
 
-CREATE = "intent.create"
 COMMANDS = {
-    CREATE: CommandKind.SUBMIT,
-    "intent.replace": CommandKind.REPLACE,
-    "intent.cancel": CommandKind.CANCEL,
+    ActionType.CREATE: CommandKind.SUBMIT,
+    ActionType.REPLACE: CommandKind.REPLACE,
+    ActionType.CANCEL: CommandKind.CANCEL,
 }
 
 

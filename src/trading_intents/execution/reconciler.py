@@ -1,9 +1,9 @@
-"""Looks up unresolved orders at their brokers, cancels stale ones, shows entries that became
-unprotected, and fails outbox rows without an attempt left together with their orders."""
+"""Looks up unresolved orders at their brokers, finds commands that nobody awaits, cancels stale
+orders, and shows entries that became unprotected."""
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
@@ -16,8 +16,6 @@ from trading_intents.execution.dispatcher import alert_lost_cancel
 from trading_intents.execution.model import (
     ALERT_LOOKUPS,
     ANSWER_SECONDS,
-    COMMANDS,
-    CREATE,
     LOOKUP_PAUSES_SECONDS,
     PROOF_SECONDS,
     UnresolvedCommands,
@@ -27,21 +25,18 @@ from trading_intents.execution.model import (
     ending_event,
     lookup_delay_seconds,
     not_delivered_fact,
-    used_up,
 )
-from trading_intents.execution.recorder import CANCEL, Recorder
+from trading_intents.execution.recorder import Recorder
 from trading_intents.execution.sessions.leases import Leases
 from trading_intents.execution.sessions.session import BrokerSession
-from trading_intents.ids import IdText, OrganizationId, id_text
+from trading_intents.ids import IdText, OrganizationId
 from trading_intents.loops import Wakeup, repeat, start_loop, stop_tasks
 from trading_intents.orders import store as orders_store
 from trading_intents.orders.facts import FactKind, client_order_id
 from trading_intents.orders.ledger.matching import AccountRecording, PlatformFact
 from trading_intents.orders.ledger.recording import RecordedAccount
 from trading_intents.orders.model import OrderView
-from trading_intents.outbox import queue as outbox
-from trading_intents.outbox.model import CLAIM_SECONDS, NewRow, Queue
-from trading_intents.outbox.outcomes import log_failures, reason_of, report_failed
+from trading_intents.outbox.outcomes import log_failures, reason_of
 from trading_intents.outbox.worker import WorkerContext
 from trading_intents.storage.database import Tx
 from trading_intents.storage.grouped import PoolTransaction
@@ -90,9 +85,8 @@ class LookupResult:
 
 
 class OverdueWork(FrozenStruct):
-    """The rows and orders that something is done about as time passes."""
+    """The orders that something is done about as time passes."""
 
-    used_up: Sequence[store.UsedUpRow] = ()
     unprotected: Mapping[IdText, Set[IdText]] = {}  # of each account, which nobody was shown yet
     stale: Sequence[store.OverdueOrder] = ()
 
@@ -107,7 +101,6 @@ class Reconciler:
         append_cancel: AppendCancel,
     ) -> None:
         self._pool = context.pool
-        self._attempt_limit = context.attempt_limit
         self._clock = context.clock
         self._metrics = context.metrics
         self._log = context.log
@@ -126,7 +119,7 @@ class Reconciler:
     def start(self) -> None:
         self._tasks = [
             start_loop(repeat(self._poll, POLL_SECONDS, self._log_failed, self._wakeup)),
-            start_loop(repeat(self._look_up_unanswered, RARE_POLL_SECONDS, self._log_failed)),
+            start_loop(repeat(self._look_rarely, RARE_POLL_SECONDS, self._log_failed)),
         ]
 
     async def close(self) -> None:
@@ -155,23 +148,19 @@ class Reconciler:
         self._look_up([row for row in due if row.order_id not in busy])
         if overdue.stale:
             self._cancelling = asyncio.create_task(self._cancel_stale(overdue.stale))
-        account_ids = {row.lane for row in overdue.used_up}
-        account_ids |= {UUID(account_id) for account_id in overdue.unprotected}
-        for account_id in sorted(account_ids):
-            await self._work_overdue(account_id, overdue)
+        for name, entries in sorted(overdue.unprotected.items()):
+            await self._show_unprotected(UUID(name), frozenset(map(UUID, entries)))
 
     async def _read_overdue(self, tx: Tx) -> OverdueWork:
         """Stale orders are read once the last ones are cancelled."""
         account_ids = list(self._leases.sessions)
-        limit = self._attempt_limit
-        used_up_rows = await store.used_up(tx, account_ids, limit, CLAIM_SECONDS)
         unprotected = await self._read_unprotected(tx, account_ids)
         stale: list[store.OverdueOrder] = []
         if self._cancelling is None or self._cancelling.done():
             stale = await store.stale_orders(
                 tx, self._cancellable(), CANCEL_AGAIN_SECONDS, MAX_STALE
             )
-        return OverdueWork(used_up_rows, unprotected, stale)
+        return OverdueWork(unprotected, stale)
 
     async def _read_unprotected(
         self, tx: Tx, account_ids: Sequence[UUID]
@@ -187,23 +176,19 @@ class Reconciler:
         self._metrics.unprotected_entries.set(count)
         return found
 
-    async def _work_overdue(self, account_id: UUID, overdue: OverdueWork) -> None:
+    async def _show_unprotected(self, account_id: UUID, entries: frozenset[UUID]) -> None:
+        """Derives orders again that change by time alone."""
         session = self._leases.sessions.get(account_id)
         if session is None:
             return
-        failing = [
-            row
-            for row in overdue.used_up
-            if row.lane == account_id and row.id not in self._leases.held
-        ]
-        unprotected = overdue.unprotected.get(id_text(account_id), ())
         try:
-            if failing:
-                await self._fail(session, failing)
-            if unprotected:
-                await self._derive_again(session, frozenset(map(UUID, unprotected)))
-        except Exception as error:  # such as a held lock: the other accounts' rows are failed
-            self._log_failed("fail", error)
+            async with self._pool.transaction() as tx:
+                waited = AccountRecording(session.account_ref, also_locked=entries)
+                recorded = await self._recorder.record_in_tx(tx, waited)
+                await self._recorder.publish(tx, recorded)
+            self._recorder.notify_committed(recorded)
+        except Exception as error:  # such as a held lock: those of other accounts are shown
+            self._log_failed("show", error)
 
     def _look_up(self, rows: Sequence[store.UnresolvedRow]) -> None:
         for row in rows:
@@ -336,21 +321,7 @@ class Reconciler:
         await PoolTransaction(tx).run(
             [store.unmarking_sent([(account_ref.account_id, looked_up.create_id)])]
         )
-        payload = {"seq": looked_up.row.create_seq, "resend": True}
-        await outbox.put(
-            tx,
-            [
-                NewRow(
-                    queue=Queue.INTENTS,
-                    event_type=CREATE,
-                    organization_id=account_ref.organization_id,
-                    order_key=order_id,
-                    payload=payload,
-                    lane=account_ref.account_id,
-                )
-            ],
-        )
-        await store.queue_behind(tx, order_id)
+        await store.queue_again(tx, order_id)
 
     def _record_not_delivered(self, order_id: UUID, fact: PlatformFact | None) -> None:
         then = fact.kind if fact else "queued again"
@@ -400,56 +371,16 @@ class Reconciler:
                     "stale order not cancelled", order=str(order.order_id), reason=reason_of(error)
                 )
 
-    async def _look_up_unanswered(self) -> None:
-        up = [account_id for account_id, session in self._leases.sessions.items() if session.is_up]
-        if not up:
-            return
+    async def _look_rarely(self) -> None:
+        sessions = self._leases.sessions
+        up = [account_id for account_id, session in sessions.items() if session.is_up]
+        in_flight = self._leases.in_flight()
         async with self._pool.transaction() as tx:
-            found = await store.look_up_unanswered(tx, up, ANSWER_SECONDS)
+            found = up and await store.look_up_unanswered(tx, up, ANSWER_SECONDS)
+            left = await store.list_left(tx, list(sessions), in_flight)
         if found:
             self._wakeup.set()
-
-    async def _derive_again(self, session: BrokerSession, order_ids: frozenset[UUID]) -> None:
-        """Derives orders again that change by time alone."""
-        async with self._pool.transaction() as tx:
-            waited = AccountRecording(session.account_ref, also_locked=order_ids)
-            recorded = await self._recorder.record_in_tx(tx, waited)
-            await self._recorder.publish(tx, recorded)
-        self._recorder.notify_committed(recorded)
-
-    async def _fail(self, session: BrokerSession, found: Sequence[store.UsedUpRow]) -> None:
-        """Fails rows that have no attempt left, and records the facts that end their commands."""
-        account_ref = session.account_ref
-        async with self._pool.transaction(plans="fresh") as tx:
-            await store.lock_unresolved(tx, {row.order_key for row in found})
-            rows = await self._fail_locked(tx, account_ref.account_id, {row.id for row in found})
-            ends = AccountRecording(account_ref, own=[_ending(row) for row in rows])
-            recorded = await self._recorder.record_in_tx(tx, ends)
-            sent = [row for row in rows if row.is_sent]
-            if sent:
-                names = [(row.lane, client_order_id(row.action_id)) for row in sent]
-                look_ups = store.looking_up(
-                    {row.order_key for row in sent}, LOOKUP_PAUSES_SECONDS[0]
-                )
-                await PoolTransaction(tx).run([store.setting_unclear(names), look_ups])
-            await self._recorder.publish(tx, recorded)
-        self._recorder.notify_committed(recorded)
-        if sent:
-            self._wakeup.wake_after(LOOKUP_PAUSES_SECONDS[0])
-        for row in rows:
-            report_failed(Queue.INTENTS, row.event_type, self._metrics, self._log)
-            if row.event_type == CANCEL and not row.is_sent:
-                alert_lost_cancel(row.order_key, self._metrics, self._log)
-
-    async def _fail_locked(
-        self, tx: Tx, account_id: UUID, ids: Collection[int]
-    ) -> list[store.UsedUpRow]:
-        """Reads the rows again, now under the locks of their orders."""
-        limit = self._attempt_limit
-        found = await store.used_up(tx, [account_id], limit, CLAIM_SECONDS)
-        wanted = [row.id for row in found if row.id in ids]
-        failed = await outbox.fail(tx, wanted, limit)
-        return [row for row in found if row.id in failed]
+        self._leases.claim_again(left)
 
 
 def _is_proved_missing(verdict: Verdict, unresolved: UnresolvedOrder) -> bool:
@@ -467,12 +398,3 @@ def _describe(row: store.UnresolvedRow, view: OrderView) -> UnresolvedOrder:
         is_restored=in_doubt in row.restored_seqs,
         **{name: getattr(row, name) for name in names},
     )
-
-
-def _ending(row: store.UsedUpRow) -> PlatformFact:
-    client_id = client_order_id(row.action_id)
-    if row.is_sent:
-        return PlatformFact(
-            order_id=row.order_key, kind=FactKind.UNCERTAIN, client_order_id=client_id
-        )
-    return used_up(COMMANDS[row.event_type], row.order_key, client_id, row.last_error)

@@ -1,5 +1,5 @@
 """Records broker events and outcomes of commands: one transaction writes all waiting entries of all
-accounts together with their outbox rows. Never talks to a broker."""
+accounts together with the ends of their commands. Never talks to a broker."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from uuid import UUID
@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from trading_intents.brokers.port import BrokerBalance, BrokerEvent
 from trading_intents.errors import Unavailable
 from trading_intents.execution import store
+from trading_intents.execution.claims import Lease, lock_leases, parse_leases
 from trading_intents.execution.model import LOOKUP_PAUSES_SECONDS
 from trading_intents.ids import IdText, id_text
 from trading_intents.loops import Wakeup
@@ -21,18 +22,16 @@ from trading_intents.orders.ledger.recording import (
     write_statements,
 )
 from trading_intents.orders.ledger.reporting import log_recorded
-from trading_intents.outbox.intents_queue import lock_claimed, parse_locked
-from trading_intents.outbox.model import ClaimedRow, Status
-from trading_intents.outbox.queue import FailedAttempt, completing, retrying
+from trading_intents.outbox.intents_queue import Setback, ending, putting_back
+from trading_intents.outbox.model import Status
 from trading_intents.storage.database import Tx
 from trading_intents.storage.grouped import GroupCommit, GroupTransactions, PoolTransaction
-from trading_intents.storage.pipeline import Reply, Statement, StatementRefused
+from trading_intents.storage.pipeline import Statement, StatementRefused
 from trading_intents.storage.signals import Signals
 from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.telemetry import Log, Metrics
-from trading_intents.trading import FrozenStruct
+from trading_intents.trading import ActionType, FrozenStruct
 
-CANCEL = "intent.cancel"
 # Errors that a retry can resolve: another transaction holds an order or a stream head, or has just
 # inserted the same fact or position.
 LOCK_NOT_AVAILABLE = "55P03"
@@ -42,24 +41,46 @@ UNIQUE_VIOLATION = "23505"
 LIMIT_LOCK_WAIT = Statement("SET LOCAL lock_timeout = '50ms'")
 
 
+class UnrecordedCommand(FrozenStruct, kw_only=True):
+    """A command that was claimed and is not recorded yet, and the lease under which it was."""
+
+    id: int
+    action_type: ActionType
+    order_id: UUID
+    attempts: int  # this one included
+    lease: Lease
+
+    @property
+    def event_type(self) -> str:
+        return f"intent.{self.action_type.lower()}"
+
+
 class RecorderEntry(FrozenStruct, kw_only=True):
-    """Written as a whole. A claimed `row` is completed, or with `failed_attempt` put back or
-    failed."""
+    """Written as a whole. A command is over, but for a `setback`."""
 
     account_ref: AccountRef
     events: tuple[BrokerEvent, ...] = ()
     own: tuple[PlatformFact, ...] = ()
     balance: BrokerBalance | None = None
-    row: ClaimedRow | None = None
-    failed_attempt: FailedAttempt | None = None
+    row: UnrecordedCommand | None = None
+    setback: Setback | None = None
     client_order_id: str = ""  # of the row's command
     is_unsent: bool = False  # its mark is taken back: it may be sent again
     is_unclear: bool = False  # its answer was lost
     look_up: bool = False  # the order's state at the broker is unknown
 
+    @property
+    def status(self) -> Status | None:
+        """That its command has then."""
+        if self.row is None:
+            return None
+        if self.setback is None:
+            return Status.COMPLETED
+        return Status.FAILED if self.setback.has_failed else Status.PENDING
+
 
 class RecorderResult(FrozenStruct):
-    """The new status of an entry's row, None when its claim was lost and nothing of the entry was
+    """The status of an entry's command, None when the lease was lost and nothing of the entry was
     written; and the current state of the orders that changed in its transaction."""
 
     status: Status | None
@@ -73,7 +94,6 @@ class Recorder:
     def __init__(
         self,
         transactions: GroupTransactions,
-        attempt_limit: int,
         lookup_wakeup: Wakeup,
         signals: Signals,
         metrics: Metrics,
@@ -81,7 +101,6 @@ class Recorder:
         on_trades: Callable[[UUID], None],
     ) -> None:
         self._transactions = transactions
-        self._attempt_limit = attempt_limit
         self._lookup_wakeup = lookup_wakeup
         self._signals = signals
         self._metrics = metrics
@@ -152,19 +171,19 @@ class Recorder:
         return [results[id(entry)] for entry in entries]
 
     async def _commit(self, entries: list[RecorderEntry]) -> list[RecorderResult]:
-        rows = [entry.row for entry in entries if entry.row]
+        leases = {entry.row.lease for entry in entries if entry.row}
+        before = [LIMIT_LOCK_WAIT]
+        if leases:
+            before.append(lock_leases(leases))
         async with self._transactions.transaction() as tx:
-            lock_rows = [lock_claimed(rows)] if rows else []
-            recorded, replies = await record(
-                tx, _recordings(entries), lock_rows, before=[LIMIT_LOCK_WAIT]
-            )
-            if rows and not _hold_all(rows, replies[0]):
+            recorded, fenced = await record(tx, _recordings(entries), before)
+            if leases and not leases <= parse_leases(fenced[-1]):
                 if len(entries) > 1:
-                    raise _RowClaimLost  # the batch is split
+                    raise _LeaseLost  # the batch is split
                 return [RecorderResult(None, {})]
             statements = write_statements(recorded)
             statements += _schedule_look_ups(entries, recorded)
-            statements += self._end_rows(entries, recorded)
+            statements += _end_commands(entries, recorded)
             statements += publish_statements(recorded)
             try:
                 await tx.commit(statements)
@@ -180,60 +199,48 @@ class Recorder:
         refused = any(order.refused for order in orders.values())
         if refused or any(entry.look_up for entry in entries):
             self._lookup_wakeup.wake_after(LOOKUP_PAUSES_SECONDS[0])
-        return [RecorderResult(self._status(entry), orders) for entry in entries]
-
-    def _end_rows(
-        self, entries: Sequence[RecorderEntry], recorded: Sequence[RecordedAccount]
-    ) -> list[Statement]:
-        """Changes the marks of sends, and completes rows or puts them back."""
-        cancelled = set[IdText]()
-        for each in recorded:
-            cancelled |= each.cancelled
-        unclear: list[tuple[UUID, str]] = []
-        unsent: list[tuple[UUID, str]] = []
-        done: list[ClaimedRow] = []
-        failed: list[FailedAttempt] = []
-        for entry in entries:
-            command = (entry.account_ref.account_id, entry.client_order_id)
-            if entry.is_unclear:
-                unclear.append(command)
-            if entry.is_unsent:
-                unsent.append(command)
-            if entry.failed_attempt:
-                failed.append(_due_now(entry.failed_attempt, cancelled))
-            elif entry.row:
-                done.append(entry.row)
-        statements = []
-        if unclear:
-            statements.append(store.setting_unclear(unclear))
-        if unsent:
-            statements.append(store.unmarking_sent(unsent))
-        if done:
-            statements.append(completing(done))
-        if failed:
-            statements.append(retrying(failed, self._attempt_limit))
-        return statements
-
-    def _status(self, entry: RecorderEntry) -> Status | None:
-        if entry.row is None:
-            return None
-        if entry.failed_attempt is None:
-            return Status.COMPLETED
-        has_attempts = entry.failed_attempt.row.attempts < self._attempt_limit
-        return Status.PENDING if has_attempts else Status.FAILED
+        return [RecorderResult(entry.status, orders) for entry in entries]
 
 
 class _StreamHeadHeld(StatementRefused):
     """Another transaction holds the stream head of an organization in the batch."""
 
 
-class _RowClaimLost(Exception):
-    """Another worker has claimed a row of the batch."""
+class _LeaseLost(Exception):
+    """Another worker has the lease of an account in the batch, or may have it."""
 
 
-def _hold_all(rows: Sequence[ClaimedRow], locked: Reply) -> bool:
-    held = parse_locked(locked)
-    return all((row.id, row.token) in held for row in rows)
+def _end_commands(
+    entries: Sequence[RecorderEntry], recorded: Sequence[RecordedAccount]
+) -> list[Statement]:
+    """Changes the marks of sends, and ends commands or puts them back."""
+    cancelled = set[IdText]()
+    for each in recorded:
+        cancelled |= each.cancelled
+    unclear: list[tuple[UUID, str]] = []
+    unsent: list[tuple[UUID, str]] = []
+    ended: list[int] = []
+    setbacks: list[Setback] = []
+    for entry in entries:
+        command = (entry.account_ref.account_id, entry.client_order_id)
+        if entry.is_unclear:
+            unclear.append(command)
+        if entry.is_unsent:
+            unsent.append(command)
+        if entry.row and entry.setback:
+            setbacks.append(_due_now(entry.row, entry.setback, cancelled))
+        elif entry.row:
+            ended.append(entry.row.id)
+    statements = []
+    if unclear:
+        statements.append(store.setting_unclear(unclear))
+    if unsent:
+        statements.append(store.unmarking_sent(unsent))
+    if ended:
+        statements.append(ending(ended))
+    if setbacks:
+        statements.append(putting_back(setbacks))
+    return statements
 
 
 def _recordings(entries: Sequence[RecorderEntry]) -> list[AccountRecording]:
@@ -251,8 +258,8 @@ def _recording(entries: Sequence[RecorderEntry]) -> AccountRecording:
         events += entry.events
         own += entry.own
         balance = entry.balance or balance
-        if entry.failed_attempt:
-            also_locked.add(entry.failed_attempt.row.order_key)
+        if entry.row and entry.setback:
+            also_locked.add(entry.row.order_id)
     return AccountRecording(
         account_ref=entries[0].account_ref,
         events=events,
@@ -265,7 +272,7 @@ def _recording(entries: Sequence[RecorderEntry]) -> AccountRecording:
 def _schedule_look_ups(
     entries: Sequence[RecorderEntry], recorded: Sequence[RecordedAccount]
 ) -> list[Statement]:
-    doubted = {entry.row.order_key for entry in entries if entry.look_up and entry.row}
+    doubted = {entry.row.order_id for entry in entries if entry.look_up and entry.row}
     resurrected = set[UUID]()
     refused = set[UUID]()
     for each in recorded:
@@ -287,13 +294,13 @@ def _schedule_look_ups(
     return statements
 
 
-def _due_now(failed: FailedAttempt, cancelled: set[IdText]) -> FailedAttempt:
+def _due_now(row: UnrecordedCommand, setback: Setback, cancelled: set[IdText]) -> Setback:
     """Makes the next attempt due at once if its order was cancelled meanwhile, so that the CANCEL
     behind it does not wait. A CANCEL makes waiting rows due under the order's lock, which is held
     here as well."""
-    if failed.row.event_type == CANCEL or id_text(failed.row.order_key) not in cancelled:
-        return failed
-    return replace(failed, after_seconds=0.0, is_urgent=True)
+    if row.action_type is ActionType.CANCEL or id_text(row.order_id) not in cancelled:
+        return setback
+    return replace(setback, delay=0.0, is_urgent=True)
 
 
 def _split(

@@ -11,7 +11,6 @@ from trading_intents.brokers.registry import Registry
 from trading_intents.controls.halts.service import CHANNEL as HALTS
 from trading_intents.execution.dispatcher import Dispatcher
 from trading_intents.execution.halting.worker import HaltWorker
-from trading_intents.execution.model import COMMANDS
 from trading_intents.execution.reconciler import FOUND, Reconciler
 from trading_intents.execution.recorder import Recorder
 from trading_intents.execution.sessions.drift import CHECK_SECONDS, DriftCheck
@@ -29,6 +28,7 @@ from trading_intents.prices.model import PriceRules
 from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.storage.signals import Signals
 from trading_intents.telemetry import Metrics, make_series
+from trading_intents.trading import ActionType
 
 
 class Execution:
@@ -51,7 +51,6 @@ class Execution:
         claim_wakeup = Wakeup()
         self._recorder = Recorder(
             transactions=open_transactions(),
-            attempt_limit=context.attempt_limit,
             lookup_wakeup=lookup_wakeup,
             signals=signals,
             metrics=context.metrics,
@@ -79,7 +78,6 @@ class Execution:
             leases=self.leases,
             recorder=self._recorder,
             wakeup=claim_wakeup,
-            make_id=make_id,
             max_age_millis=max_age_millis,
         )
         self._reconciler = Reconciler(
@@ -120,7 +118,7 @@ class Execution:
 
 
 def _make_series(metrics: Metrics, brokers: Registry) -> None:
-    make_outbox_series(Queue.INTENTS, COMMANDS, metrics)
+    make_outbox_series(Queue.INTENTS, [f"intent.{kind.lower()}" for kind in ActionType], metrics)
     commands = [command.lower() for command in CommandKind]
     make_series(metrics.execution_sends, commands, [outcome.lower() for outcome in Outcome])
     make_series(metrics.execution_call_seconds, commands)

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from trading_intents.brokers.port import SentOrder
 from trading_intents.controls.store import was_halted
-from trading_intents.execution.claims import IS_CLAIMED, SHOWN_KINDS
+from trading_intents.execution.claims import IS_MARKED, SHOWN_KINDS
 from trading_intents.execution.model import UnresolvedCommands
 from trading_intents.ids import OrganizationId
 from trading_intents.orders.facts import client_order_id
@@ -17,7 +17,7 @@ from trading_intents.storage.database import Tx
 from trading_intents.storage.pipeline import Statement, array_text
 from trading_intents.trading import ORDER_KINDS, FrozenStruct, OrderSide, Symbol
 
-SWEEP_ROWS = 100
+MAX_LEFT = 100
 
 
 class LockedOrder(FrozenStruct):
@@ -41,7 +41,7 @@ _LOCK_LINKED = f"""
 def unmarking_sent(commands: Sequence[tuple[UUID, str]]) -> Statement:
     """Takes marks back, by account and client order id: the broker provably received nothing."""
     sql = f"""
-        UPDATE commands c SET sent_at = NULL, unclear_at = NULL {_BY_NAME}
+        UPDATE sent_commands c SET sent_at = NULL, unclear_at = NULL {_BY_NAME}
     """  # noqa: S608 - our own
     return Statement(sql, _names(commands))
 
@@ -49,7 +49,7 @@ def unmarking_sent(commands: Sequence[tuple[UUID, str]]) -> Statement:
 def setting_unclear(commands: Sequence[tuple[UUID, str]]) -> Statement:
     """Notes that the answers of commands were lost, by account and client order id."""
     sql = f"""
-        UPDATE commands c SET unclear_at = clock_timestamp(),
+        UPDATE sent_commands c SET unclear_at = clock_timestamp(),
             sent_at = coalesce(sent_at, clock_timestamp())
         {_BY_NAME} AND unclear_at IS NULL
     """  # noqa: S608 - our own
@@ -94,13 +94,13 @@ async def look_up_unanswered(tx: Tx, account_ids: Sequence[UUID], seconds: float
             WHERE account_id = ANY ($1::uuid[])
                 AND (cancel_requested OR pending_replace_seq IS NOT NULL)
               AND lookup_due_at IS NULL AND EXISTS (
-                SELECT FROM commands c
+                SELECT FROM sent_commands c
                 WHERE c.order_id = o.order_id
                     AND c.sent_at < clock_timestamp() - make_interval(secs => $2)
                   AND (c.seq = o.pending_replace_seq OR c.action_type = 'CANCEL'
                       AND o.cancel_requested)
                 OFFSET 0
-              ) AND NOT {IS_CLAIMED}
+              ) AND NOT {IS_MARKED}
             ORDER BY order_id FOR UPDATE SKIP LOCKED
         ))
     """  # noqa: S608 - our own constants
@@ -187,30 +187,31 @@ _UNRESOLVED = f"""
         entry.order_type AS entry_type, entry.quantity AS entry_quantity,
         entry.acknowledged AS is_entry_acknowledged,
         EXISTS (
-            SELECT FROM commands c
+            SELECT FROM sent_commands c
             WHERE c.order_id = o.order_id AND c.seq = o.create_seq
                 AND c.sent_at IS NOT NULL OFFSET 0
         ) AS is_sent,
         ARRAY (
-            SELECT seq FROM commands c WHERE c.order_id = o.order_id AND c.restored_at IS NOT NULL
+            SELECT seq FROM sent_commands c
+            WHERE c.order_id = o.order_id AND c.restored_at IS NOT NULL
         ) AS restored_seqs,
         EXISTS (SELECT FROM actions WHERE intent_id = o.order_id
             AND action_type = 'CANCEL' OFFSET 0) AS was_cancelled,
         NOT o.closes AND {was_halted("o", "created.created_at")} AS was_halted,
         (
-            SELECT client_order_id FROM commands c
+            SELECT client_order_id FROM sent_commands c
             WHERE c.order_id = o.order_id AND c.seq = o.pending_replace_seq
                 AND c.unclear_at IS NOT NULL
         ) AS replace_id,
         (
-            SELECT client_order_id FROM commands c
+            SELECT client_order_id FROM sent_commands c
             WHERE c.order_id = o.order_id AND c.action_type = 'CANCEL' AND c.unclear_at IS NOT NULL
               AND o.cancel_requested
               AND NOT queued.is_cancel  -- while a row is left the CANCEL is sent again
             ORDER BY c.seq LIMIT 1
         ) AS cancel_id,
         queued.is_cancel OR EXISTS (
-            SELECT FROM commands c
+            SELECT FROM sent_commands c
             WHERE c.order_id = o.order_id AND c.action_type = 'CANCEL' AND c.unclear_at IS NULL
               AND c.sent_at > clock_timestamp() - interval '10 s'
             OFFSET 0
@@ -234,9 +235,8 @@ _UNRESOLVED = f"""
         FROM orders p WHERE p.order_id = o.parent_order_id LIMIT 1
     ) AS entry ON true
     CROSS JOIN LATERAL (
-        SELECT count(*) > 0 AS is_cancel FROM outbox r
-        WHERE r.order_key = o.order_id AND r.queue = 'intents' AND r.event_type = 'intent.cancel'
-          AND r.finished_at IS NULL
+        SELECT count(*) > 0 AS is_cancel FROM commands c
+        WHERE c.order_id = o.order_id AND c.action_type = 'CANCEL' AND c.failed_at IS NULL
     ) AS queued
 """  # noqa: S608 - our own constants
 
@@ -279,19 +279,25 @@ async def schedule_lookup(
 
 async def clear_unclear(tx: Tx, account_id: UUID, client_order_id: str) -> None:
     query = """
-        UPDATE commands SET unclear_at = NULL
-        WHERE (order_id, seq) = (SELECT order_id, seq FROM commands
+        UPDATE sent_commands SET unclear_at = NULL
+        WHERE (order_id, seq) = (SELECT order_id, seq FROM sent_commands
             WHERE account_id = $1 AND client_order_id = $2)
     """
     await tx.execute(query, account_id, client_order_id)
 
 
-async def queue_behind(tx: Tx, order_id: UUID) -> None:
-    """Moves the order's other waiting rows behind its CREATE, which was just queued again."""
+async def queue_again(tx: Tx, order_id: UUID) -> None:
+    """Queues a CREATE that never arrived, and moves the order's other waiting commands behind
+    it."""
     query = """
-        UPDATE outbox SET id = DEFAULT
-        WHERE queue = 'intents' AND order_key = $1 AND finished_at IS NULL
-            AND event_type <> 'intent.create'
+        INSERT INTO commands (organization_id, account_id, order_id, seq, action_type, is_resend)
+        SELECT organization_id, account_id, order_id, create_seq, 'CREATE', true
+        FROM orders WHERE order_id = $1
+    """
+    await tx.execute(query, order_id)
+    query = """
+        UPDATE commands SET id = DEFAULT
+        WHERE order_id = $1 AND sent_at IS NULL AND failed_at IS NULL AND action_type <> 'CREATE'
     """
     await tx.execute(query, order_id)
 
@@ -336,39 +342,21 @@ async def stale_orders(
     return [OverdueOrder(**row) for row in rows]
 
 
-class UsedUpRow(FrozenStruct, kw_only=True):
+class LeftCommand(FrozenStruct):
     id: int
-    order_key: UUID
-    lane: UUID
-    event_type: str
-    last_error: str | None
-    action_id: UUID
-    is_sent: bool
+    account_id: UUID
+    order_id: UUID
 
 
-async def used_up(
-    tx: Tx, lanes: Sequence[UUID], attempt_limit: int, claim_seconds: float
-) -> list[UsedUpRow]:
-    """Rows that are to fail: no attempt is left, and no worker runs the last one, unless it is the
-    asker."""
+async def list_left(
+    tx: Tx, account_ids: Sequence[UUID], in_flight: Collection[int]
+) -> list[LeftCommand]:
+    """Marked commands of these accounts that are not under way."""
     query = """
-        WITH ended AS MATERIALIZED (
-            SELECT * FROM outbox
-            WHERE lane = ANY ($1::uuid[]) AND finished_at IS NULL AND attempts >= $2
-              AND (status = 'pending'
-                  OR claimed_at < (SELECT clock_timestamp()) - make_interval(secs => $3))
-        )
-        SELECT r.id, r.order_key, r.lane, r.event_type, r.last_error, a.action_id,
-               EXISTS (
-                   SELECT FROM commands c
-                   WHERE c.order_id = r.order_key AND c.seq = a.seq
-                       AND c.sent_at IS NOT NULL OFFSET 0
-               ) AS is_sent
-        FROM ended r CROSS JOIN LATERAL (
-            SELECT action_id, seq FROM actions
-            WHERE account_id = r.lane AND seq = (r.payload ->> 'seq')::bigint LIMIT 1
-        ) AS a
-        ORDER BY r.id LIMIT $4
+        SELECT id, account_id, order_id FROM commands
+        WHERE account_id = ANY ($1::uuid[]) AND failed_at IS NULL AND sent_at IS NOT NULL
+          AND id <> ALL ($2::bigint[])
+        ORDER BY id LIMIT $3
     """
-    rows = await tx.fetch(query, lanes, attempt_limit, claim_seconds, SWEEP_ROWS)
-    return [UsedUpRow(**row) for row in rows]
+    rows = await tx.fetch(query, account_ids, list(in_flight), MAX_LEFT)
+    return [LeftCommand(**row) for row in rows]

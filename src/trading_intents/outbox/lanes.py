@@ -22,7 +22,7 @@ class SeenRow(FrozenStruct, kw_only=True):
     lane: str
     id: int
     is_urgent: bool
-    order_key: str
+    order_id: str
     is_claimed: bool
     is_left: bool
     wait_seconds: float
@@ -42,7 +42,7 @@ class LaneRequest(FrozenStruct, kw_only=True):
 
 @dataclass(slots=True)
 class WaitingRow:
-    order_key: str
+    order_id: str
     due_seconds: float
 
 
@@ -92,17 +92,17 @@ class Lane:
             if not row.is_claimed and (row.id <= last or row.id in request.due):
                 # What its transaction has read may change.
                 due_seconds = now_seconds + min(row.wait_seconds, LOOK_SECONDS)
-                self.put_back(row.id, row.order_key, due_seconds)
+                self.put_back(row.id, row.order_id, due_seconds)
         is_full = max(len(urgent), len(other)) >= request.slots
         self.is_woken |= is_full or any(row.is_left for row in seen)
 
-    def put_back(self, row_id: int, order_key: str, due_seconds: float) -> None:
-        self.waiting[row_id] = WaitingRow(order_key, due_seconds)
+    def put_back(self, row_id: int, order_id: str, due_seconds: float) -> None:
+        self.waiting[row_id] = WaitingRow(order_id, due_seconds)
 
-    def release(self, order_key: str, now_seconds: float) -> None:
+    def release(self, order_id: str, now_seconds: float) -> None:
         """A row of this order is over, or waits: the later ones are to be looked at."""
         for each in self.waiting.values():
-            if each.order_key == order_key:
+            if each.order_id == order_id:
                 each.due_seconds = min(each.due_seconds, now_seconds)
 
     def _is_look_due(self, now_seconds: float) -> bool:

@@ -43,15 +43,13 @@ class OutboxEventType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRow:
-    """`payload` holds ids and versions only: never a secret. `lane` is for the intents queue: the
-    account."""
+    """`payload` holds ids and versions only: never a secret."""
 
     queue: Queue
     event_type: str
     organization_id: OrganizationId
     order_key: UUID
     payload: Mapping[str, Any]
-    lane: UUID | None = None
 
 
 class ClaimedRow(FrozenStruct, kw_only=True):

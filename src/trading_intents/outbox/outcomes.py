@@ -83,7 +83,8 @@ class OutcomeWriter:
         done: list[ClaimedRow] = []
         failed: list[outbox.FailedAttempt] = []
         released: list[ClaimedRow] = []
-        for each in batch:
+        # In id order, as every statement takes its locks.
+        for each in sorted(batch, key=lambda each: each.attempt.row.id):
             row = each.attempt.row
             match each.outcome:
                 case Done():

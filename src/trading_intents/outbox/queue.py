@@ -1,7 +1,7 @@
 """The outbox table: one function per statement, times by the database's clock. Each write after a
 claim names the claim's token, and does nothing if it is not the row's."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -17,8 +17,7 @@ from trading_intents.outbox.model import (
     scrub,
 )
 from trading_intents.storage.database import Tx
-from trading_intents.storage.grouped import PoolTransaction
-from trading_intents.storage.pipeline import Statement, array_text, json_text
+from trading_intents.storage.pipeline import json_text
 from trading_intents.trading import FrozenStruct
 
 SWEEP_ROWS = 1_000
@@ -36,7 +35,6 @@ CLAIM = """
         WHERE queue = $1
           AND event_type = ANY ($2)
           AND attempts < $3
-          AND lane IS NULL
           AND finished_at IS NULL
           AND (
             (status = 'pending' AND due_at <= (SELECT clock_timestamp()))
@@ -73,7 +71,6 @@ class FailedAttempt(FrozenStruct):
     row: ClaimedRow
     reason: str
     after_seconds: float | None = None
-    is_urgent: bool = False
 
 
 class _FailedClaim(FrozenStruct, kw_only=True):
@@ -82,20 +79,17 @@ class _FailedClaim(FrozenStruct, kw_only=True):
     counted: int
     delay: float
     reason: str
-    is_urgent: bool
 
 
 async def put(tx: Tx, rows: Sequence[NewRow]) -> None:
     """Puts rows in the transaction of the change, in this order; notify the workers once it has
     committed."""
     query = """
-        INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload)
-        SELECT queue, event_type, organization_id, order_key, lane, payload
+        INSERT INTO outbox (queue, event_type, organization_id, order_key, payload)
+        SELECT queue, event_type, organization_id, order_key, payload
         FROM ROWS FROM (json_to_recordset($1::json) AS (
-            queue text, event_type text, organization_id uuid, order_key uuid, lane uuid,
-            payload jsonb
-        )) WITH ORDINALITY AS new (queue, event_type, organization_id, order_key, lane, payload,
-            position)
+            queue text, event_type text, organization_id uuid, order_key uuid, payload jsonb
+        )) WITH ORDINALITY AS new (queue, event_type, organization_id, order_key, payload, position)
         ORDER BY position
     """
     await tx.execute(query, json_text(rows))
@@ -108,56 +102,66 @@ async def claim(
     limit: int,
     attempt_limit: int,
 ) -> list[ClaimedRow]:
-    """Claims at most `limit` rows without a lane, the oldest first."""
+    """Claims at most `limit` rows, the oldest first."""
     claimed = await tx.fetchval(
         CLAIM, queue, list(event_types), attempt_limit, CLAIM_SECONDS, limit
     )
     return msgspec.json.decode(claimed, type=list[ClaimedRow])
 
 
-_BY_CLAIM = (
-    "outbox.id = held.id AND claim_token = held.token AND outbox.id = ANY ($1::text::bigint[])"
-)
+_BY_CLAIM = "outbox.id = held.id AND claim_token = held.token AND outbox.id = ANY ($1::bigint[])"
 _COMPLETE = f"""
     UPDATE outbox
     SET status = 'completed', finished_at = clock_timestamp(), claimed_at = NULL,
         claim_token = NULL, last_error = NULL
-    FROM unnest($1::text::bigint[], $2::text::uuid[]) AS held (id, token) WHERE {_BY_CLAIM}
-    RETURNING held.token
+    FROM unnest($1::bigint[], $2::uuid[]) AS held (id, token) WHERE {_BY_CLAIM}
+    RETURNING held.token, outbox.status
 """  # noqa: S608 - our own constants
 _RETRY = f"""
     UPDATE outbox
-    SET status = CASE WHEN counted < $3::text::bigint THEN 'pending'
+    SET status = CASE WHEN counted < $3::bigint THEN 'pending'
         ELSE 'failed' END, attempts = counted,
-        due_at = clock_timestamp() + make_interval(secs => delay), urgent = urgent OR is_urgent,
-        finished_at = CASE WHEN counted < $3::text::bigint THEN NULL ELSE clock_timestamp() END,
+        due_at = clock_timestamp() + make_interval(secs => delay),
+        finished_at = CASE WHEN counted < $3::bigint THEN NULL ELSE clock_timestamp() END,
         claimed_at = NULL, claim_token = NULL, last_error = reason
     FROM json_to_recordset($2::text::json)
-        AS held (id bigint, token uuid, counted int, delay float8, reason text, is_urgent boolean)
+        AS held (id bigint, token uuid, counted int, delay float8, reason text)
     WHERE {_BY_CLAIM}
     RETURNING held.token, outbox.status
 """  # noqa: S608 - our own constants
 _RELEASE = f"""
     UPDATE outbox
     SET status = 'pending', attempts = attempts - 1, claimed_at = NULL, claim_token = NULL,
-        due_at = clock_timestamp() + make_interval(secs => delay)
-    FROM unnest($1::text::bigint[], $2::text::uuid[], $3::text::float8[]) AS held (id, token, delay)
-    WHERE {_BY_CLAIM}
-    RETURNING held.token
+        due_at = clock_timestamp()
+    FROM unnest($1::bigint[], $2::uuid[]) AS held (id, token) WHERE {_BY_CLAIM}
+    RETURNING held.token, outbox.status
 """  # noqa: S608 - our own constants
 
 
-def completing(claims: Sequence[ClaimedRow]) -> Statement:
-    """Completes rows; gives the tokens that still held."""
-    ids, tokens = claim_texts(claims)
-    return Statement(_COMPLETE, (ids, tokens))
+class _EndedRow(FrozenStruct):
+    token: UUID
+    status: str
 
 
-def retrying(failed_attempts: Sequence[FailedAttempt], attempt_limit: int) -> Statement:
+async def complete(tx: Tx, claims: Sequence[ClaimedRow]) -> set[UUID]:
+    """Gives the tokens that still held; of a row that is not among them, the caller rolls back what
+    it wrote."""
+    return set(await _end(tx, _COMPLETE, claims, [row.token for row in claims]))
+
+
+async def release(tx: Tx, claims: Sequence[ClaimedRow]) -> set[UUID]:
+    """Releases claims that were not started: pending again, the attempt given back. Gives the
+    tokens that still held."""
+    return set(await _end(tx, _RELEASE, claims, [row.token for row in claims]))
+
+
+async def retry(
+    tx: Tx, failed_attempts: Sequence[FailedAttempt], attempt_limit: int
+) -> dict[UUID, Status]:
     """Makes rows pending again, or failed at the attempt limit; gives the tokens that still held,
     and each row's new status."""
     held = []
-    for each in sorted(failed_attempts, key=lambda each: each.row.id):
+    for each in failed_attempts:
         delay = each.after_seconds
         if delay is None:
             delay = backoff_seconds(each.row.attempts)
@@ -168,47 +172,24 @@ def retrying(failed_attempts: Sequence[FailedAttempt], attempt_limit: int) -> St
                 counted=each.row.attempts,
                 delay=delay,
                 reason=scrub(each.reason),
-                is_urgent=each.is_urgent,
             )
         )
-    ids = array_text(str(each.id) for each in held)
-    return Statement(_RETRY, (ids, json_text(held), str(attempt_limit)))
+    claims = [each.row for each in failed_attempts]
+    return await _end(tx, _RETRY, claims, json_text(held), attempt_limit)
 
 
-def releasing(delays_seconds: Mapping[int, float], tokens: Sequence[UUID]) -> Statement:
-    """Releases claims that were not started: pending again after their delay, the attempt given
-    back. Gives the tokens that still held."""
-    ids = array_text(map(str, delays_seconds))
-    delays = array_text(map(str, delays_seconds.values()))
-    return Statement(_RELEASE, (ids, array_text(map(str, tokens)), delays))
-
-
-async def complete(tx: Tx, claims: Sequence[ClaimedRow]) -> set[UUID]:
-    """Gives the tokens that still held; of a row that is not among them, the caller rolls back what
-    it wrote."""
-    (reply,) = await PoolTransaction(tx).run([completing(claims)])
-    return {UUID(token) for (token,) in reply.texts()}
-
-
-async def retry(
-    tx: Tx, failed_attempts: Sequence[FailedAttempt], attempt_limit: int
+async def _end(
+    tx: Tx, query: str, claims: Sequence[ClaimedRow], *arguments: object
 ) -> dict[UUID, Status]:
-    (reply,) = await PoolTransaction(tx).run([retrying(failed_attempts, attempt_limit)])
-    return {UUID(token): Status(status) for token, status in reply.texts()}
+    rows = await tx.fetch(query, [row.id for row in claims], *arguments)
+    ended = [_EndedRow(**row) for row in rows]
+    return {each.token: Status(each.status) for each in ended}
 
 
-async def release(tx: Tx, claims: Sequence[ClaimedRow]) -> set[UUID]:
-    ordered = sorted(claims, key=lambda row: row.id)
-    delays = {row.id: 0.0 for row in ordered}
-    statement = releasing(delays, [row.token for row in ordered])
-    (reply,) = await PoolTransaction(tx).run([statement])
-    return {UUID(token) for (token,) in reply.texts()}
-
-
-_FAIL_USED_UP = """
+_SWEEP = """
     WITH used_up AS MATERIALIZED (
         SELECT id FROM outbox
-        WHERE {which} AND attempts >= $2
+        WHERE queue = $1 AND finished_at IS NULL AND attempts >= $2
           AND (status = 'pending'
               OR claimed_at < (SELECT clock_timestamp()) - make_interval(secs => $3))
         ORDER BY id
@@ -220,28 +201,16 @@ _FAIL_USED_UP = """
             claim_token = NULL,
             last_error = coalesce(last_error, 'the worker of the last attempt went away')
         WHERE id = ANY (ARRAY (SELECT id FROM used_up))
-        RETURNING id, event_type
+        RETURNING event_type
     )
-    SELECT ARRAY (SELECT {column} FROM failed)
+    SELECT ARRAY (SELECT event_type FROM failed)
 """
-_SWEEP = _FAIL_USED_UP.format(
-    which="queue = $1 AND lane IS NULL AND finished_at IS NULL", column="event_type"
-)
-_FAIL = _FAIL_USED_UP.format(
-    which="id = ANY ($1::bigint[]) AND status IN ('pending', 'processing')", column="id"
-)
 
 
 async def sweep(tx: Tx, queue: Queue, attempt_limit: int) -> list[str]:
     """Fails rows at the attempt limit that wait, or whose worker has ended. Gives their event
     types."""
     return list(await tx.fetchval(_SWEEP, queue, attempt_limit, CLAIM_SECONDS, SWEEP_ROWS))
-
-
-async def fail(tx: Tx, ids: Sequence[int], attempt_limit: int) -> set[int]:
-    """Like `sweep`, for these rows alone, whose orders the caller has locked. Gives those that it
-    failed."""
-    return set(await tx.fetchval(_FAIL, ids, attempt_limit, CLAIM_SECONDS, len(ids)))
 
 
 async def prune(tx: Tx, queue: Queue, keep_seconds: float) -> int:
@@ -275,7 +244,7 @@ async def measure(tx: Tx, queue: Queue) -> Backlog:
     query = """
         SELECT count(*) FILTER (WHERE status = 'pending') AS pending,
             count(*) FILTER (WHERE status = 'processing') AS processing,
-            (SELECT count(*) FROM outbox
+            (SELECT count(*) FROM queue_rows
              WHERE queue = $1 AND status = 'failed' AND finished_at IS NOT NULL
                  AND last_error IS NOT NULL) AS failed,
             greatest(0, extract(
@@ -283,7 +252,7 @@ async def measure(tx: Tx, queue: Queue) -> Backlog:
             ))::float8 AS oldest_pending_seconds,
             greatest(0, extract(epoch
                 FROM clock_timestamp() - min(claimed_at)))::float8 AS oldest_claim_seconds
-        FROM outbox WHERE queue = $1 AND finished_at IS NULL
+        FROM queue_rows WHERE queue = $1 AND finished_at IS NULL
     """
     [row] = await tx.fetch(query, queue)
     return Backlog(**row)
@@ -323,18 +292,18 @@ async def list_rows(
     """The oldest first."""
     query = """
         SELECT id, queue, status, event_type, attempts, created_at, organization_id, last_error
-        FROM outbox WHERE queue = ANY ($1) AND status = ANY ($2) ORDER BY id LIMIT $3
+        FROM queue_rows WHERE queue = ANY ($1) AND status = ANY ($2) ORDER BY id LIMIT $3
     """
     rows = await tx.fetch(query, list(queues), list(statuses), limit)
     return [ListedRow(**row) for row in rows]
 
 
 async def final_order_status(tx: Tx, row_id: int) -> str | None:
-    """Gives the final status of an intents row's order, if it is finished: nothing more may be sent
-    for it."""
+    """Gives the final status of a command's order, if it is finished: nothing more may be sent for
+    it."""
     query = """
-        SELECT o.order_status FROM outbox r JOIN orders o ON o.order_id = r.order_key
-        WHERE r.id = $1 AND r.queue = 'intents' AND o.finished_at IS NOT NULL
+        SELECT o.order_status FROM commands c JOIN orders o USING (order_id)
+        WHERE c.id = $1 AND o.finished_at IS NOT NULL
         FOR UPDATE OF o
     """
     status: str | None = await tx.fetchval(query, row_id)
@@ -353,28 +322,28 @@ async def archive_failed(
     query = """
         WITH gone AS (
             DELETE FROM outbox WHERE id = $1 AND status = 'failed' RETURNING *
+        ), gone_command AS (
+            DELETE FROM commands WHERE id = $1 AND failed_at IS NOT NULL RETURNING *
         ), fresh AS (
-            INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload)
-            SELECT queue, event_type, organization_id, order_key, lane, payload FROM gone WHERE $4
+            INSERT INTO outbox (queue, event_type, organization_id, order_key, payload)
+            SELECT queue, event_type, organization_id, order_key, payload FROM gone WHERE $4
+            RETURNING id
+        ), fresh_command AS (
+            INSERT INTO commands (organization_id, account_id, order_id, seq, action_type,
+                is_resend)
+            SELECT organization_id, account_id, order_id, seq, action_type, is_resend
+            FROM gone_command WHERE $4
             RETURNING id
         )
-        INSERT INTO outbox_archive (
-            id, queue, event_type, organization_id, order_key, lane, payload, attempts, created_at,
-                failed_at,
-            last_error, action, retried_as, archived_by, reason
-        )
-        SELECT gone.id, queue, event_type, organization_id, order_key, lane, payload, attempts,
-            created_at, finished_at,
-               last_error, CASE WHEN $4 THEN 'retried' ELSE 'dropped' END, fresh.id, $2, $3
-        FROM gone LEFT JOIN fresh ON true
+        INSERT INTO outbox_archive (id, queue, event_type, organization_id, order_key, lane,
+            payload, attempts, created_at, failed_at, last_error, action, retried_as, archived_by,
+            reason)
+        SELECT id, queue, event_type, organization_id, order_key, lane, payload, attempts,
+            created_at, finished_at, last_error, CASE WHEN $4 THEN 'retried' ELSE 'dropped' END,
+            (SELECT id FROM fresh UNION ALL SELECT id FROM fresh_command), $2, $3
+        FROM queue_rows
+        WHERE id IN (SELECT id FROM gone UNION ALL SELECT id FROM gone_command)
         RETURNING queue, retried_as
     """
     row = await tx.fetchrow(query, row_id, who, reason, is_retried)
     return ArchivedRow(**row) if row else None
-
-
-def claim_texts(claims: Sequence[ClaimedRow]) -> tuple[str, str]:
-    """Parameters of ids and tokens, in id order, as every statement takes its locks."""
-    ordered = sorted(claims, key=lambda row: row.id)
-    ids = array_text(str(row.id) for row in ordered)
-    return ids, array_text(str(row.token) for row in ordered)

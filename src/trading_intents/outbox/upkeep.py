@@ -11,10 +11,7 @@ from trading_intents.telemetry import Log, Metrics
 
 PRUNE_SECONDS = 60.0
 MEASURE_SECONDS = 10.0
-WEEK_SECONDS = 7 * 24 * 3600
-# Orders and commands say all that a finished row of the intents says, of which there are hundreds a
-# second.
-KEEP_SECONDS = {Queue.ACCOUNTS: WEEK_SECONDS, Queue.INTENTS: 600, Queue.USERS: WEEK_SECONDS}
+KEEP_SECONDS = 7 * 24 * 3600
 
 
 async def keep_outbox(queue: Queue, pool: Pool, metrics: Metrics, log: Log) -> None:
@@ -24,7 +21,7 @@ async def keep_outbox(queue: Queue, pool: Pool, metrics: Metrics, log: Log) -> N
         removed = outbox.PRUNE_ROWS
         while removed == outbox.PRUNE_ROWS:
             async with pool.transaction(plans="fresh") as tx:
-                removed = await outbox.prune(tx, queue, KEEP_SECONDS[queue])
+                removed = await outbox.prune(tx, queue, KEEP_SECONDS)
 
     async def measure() -> None:
         async with pool.transaction(read_only=True, plans="fresh") as tx:

@@ -66,6 +66,7 @@ def json_text(rows: object) -> str:
 _TYPES: Mapping[object, str] = {
     IdText: "uuid",
     int: "bigint",
+    float: "float8",
     Decimal: "numeric",
     bool: "boolean",
     datetime: "timestamptz",

@@ -31,22 +31,21 @@ async def find_forgotten(tx: Tx, account_ids: Sequence[UUID]) -> list[ForgottenO
                     OFFSET 0
                 ))
             OR o.cancel_requested AND NOT EXISTS (
-                SELECT FROM commands c
+                SELECT FROM sent_commands c
                 WHERE c.order_id = o.order_id AND c.action_type = 'CANCEL'
                     AND c.sent_at IS NOT NULL AND c.unclear_at IS NULL
                 OFFSET 0
             )
             OR o.pending_replace_seq IS NOT NULL AND NOT EXISTS (
-                SELECT FROM commands c
+                SELECT FROM sent_commands c
                 WHERE c.order_id = o.order_id AND c.seq = o.pending_replace_seq
                     AND c.sent_at IS NOT NULL AND c.unclear_at IS NULL
                 OFFSET 0
             )
           )
           AND NOT EXISTS (
-            SELECT FROM outbox r
-            WHERE r.order_key IN (o.order_id, o.parent_order_id) AND r.queue = 'intents'
-                AND r.finished_at IS NULL
+            SELECT FROM commands c
+            WHERE c.order_id IN (o.order_id, o.parent_order_id) AND c.failed_at IS NULL
             OFFSET 0
           )
         ORDER BY o.order_id

@@ -1,4 +1,4 @@
-"""Statements on a restored database, over all tenants' orders, commands and outbox rows, and on who
+"""Statements on a restored database, over all tenants' orders and commands, and on who
 works on it. Never decides."""
 
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from uuid import UUID
 
 from msgspec.structs import astuple
 
-from trading_intents.execution.claims import ACTION_TYPES, MARKED, MarkedCommand
+from trading_intents.execution.claims import SENT, SentCommand
 from trading_intents.ids import OrganizationId, id_text
 from trading_intents.orders.facts import client_order_id
 from trading_intents.storage.database import Tx
@@ -65,7 +65,7 @@ async def restore_sent_commands(tx: Tx) -> None:
     """CREATEs and REPLACEs that were sent before the backup: one that never arrived is not sent
     again."""
     query = """
-        UPDATE commands c SET restored_at = clock_timestamp()
+        UPDATE sent_commands c SET restored_at = clock_timestamp()
         FROM orders o WHERE o.order_id = c.order_id AND o.finished_at IS NULL
             AND c.action_type <> 'CANCEL'
     """
@@ -76,18 +76,18 @@ class QueuedCommand(FrozenStruct, kw_only=True):
     account_id: UUID
     organization_id: UUID
     order_id: UUID
-    event_type: str
+    action_type: str
     seq: int
     action_id: UUID
 
-    def marked(self) -> MarkedCommand:
-        return MarkedCommand(
+    def as_sent(self) -> SentCommand:
+        return SentCommand(
             account_id=id_text(self.account_id),
             client_order_id=client_order_id(self.action_id),
             organization_id=id_text(self.organization_id),
             order_id=id_text(self.order_id),
             seq=self.seq,
-            action_type=ACTION_TYPES[self.event_type],
+            action_type=self.action_type,
         )
 
 
@@ -95,19 +95,17 @@ async def list_queued_commands(tx: Tx) -> list[QueuedCommand]:
     """With the CREATEs of the legs that are sent with them."""
     query = """
         WITH queued AS MATERIALIZED (
-            SELECT lane AS account_id, organization_id, order_key AS order_id, event_type,
-                (payload ->> 'seq')::bigint AS seq
-            FROM outbox WHERE queue = 'intents' AND finished_at IS NULL
-                AND event_type <> 'intent.cancel'
+            SELECT account_id, organization_id, order_id, action_type, seq
+            FROM commands WHERE failed_at IS NULL AND action_type <> 'CANCEL'
         )
-        SELECT q.account_id, q.organization_id, q.order_id, q.event_type, q.seq, a.action_id
+        SELECT q.account_id, q.organization_id, q.order_id, q.action_type, q.seq, a.action_id
         FROM (
             SELECT * FROM queued
             UNION ALL
-            SELECT o.account_id, o.organization_id, o.order_id, q.event_type, o.create_seq
+            SELECT o.account_id, o.organization_id, o.order_id, q.action_type, o.create_seq
             FROM queued q JOIN orders o ON o.account_id = q.account_id
                 AND o.parent_order_id = q.order_id
-            WHERE q.event_type = 'intent.create'
+            WHERE q.action_type = 'CREATE'
         ) AS q
         JOIN actions a ON a.account_id = q.account_id AND a.seq = q.seq
     """
@@ -119,10 +117,15 @@ async def restore_queued_commands(tx: Tx, queued: Sequence[QueuedCommand]) -> No
     """Queued commands become sent ones whose answer was lost; what the broker reports of them from
     now on is known by their client order ids."""
     query = f"""
-        INSERT INTO commands AS c ({MARKED.columns}, sent_at, restored_at)
-        SELECT {MARKED.columns}, clock_timestamp(), clock_timestamp() FROM {MARKED.rows} AS n
+        INSERT INTO sent_commands AS c ({SENT.columns}, sent_at, restored_at)
+        SELECT {SENT.columns}, clock_timestamp(), clock_timestamp() FROM {SENT.rows} AS n
         ON CONFLICT (account_id, client_order_id) DO UPDATE
         SET sent_at = coalesce(c.sent_at, excluded.sent_at), restored_at = excluded.restored_at
     """  # noqa: S608 - our own constants
-    marked = [each.marked() for each in queued]
-    await tx.execute(query, *MARKED.pack(map(astuple, marked)), timeout=STATEMENT_LIMIT_SECONDS)
+    sent = [each.as_sent() for each in queued]
+    await tx.execute(query, *SENT.pack(map(astuple, sent)), timeout=STATEMENT_LIMIT_SECONDS)
+    query = """
+        UPDATE commands SET sent_at = clock_timestamp()
+        WHERE failed_at IS NULL AND sent_at IS NULL AND action_type <> 'CANCEL'
+    """
+    await tx.execute(query, timeout=STATEMENT_LIMIT_SECONDS)

@@ -1,6 +1,7 @@
 """Sessions whose commands may be claimed, as a claim asks for their lanes and notes what it saw."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 from trading_intents.execution.sessions.session import BrokerSession
 from trading_intents.outbox.lanes import LaneRequest, SeenRow
@@ -37,7 +38,25 @@ class Claimable(FrozenStruct):
             session.lane.note(request, rows.get(request.lane, ()), now_seconds)
         return any(session.lane.is_woken for session in self.sessions)
 
-    def wake(self) -> None:
-        """Nothing is known of what was seen."""
+    @property
+    def held(self) -> set[int]:
+        """The commands that are under way."""
+        held = set[int]()
         for session in self.sessions:
-            session.lane.is_woken = True
+            held |= session.in_flight
+        return held
+
+    @contextlib.contextmanager
+    def claiming(self) -> Iterator[None]:
+        """No lease is given back meanwhile. If it fails, nothing is known of what was seen."""
+        for session in self.sessions:
+            session.is_claiming = True
+        try:
+            yield
+        except BaseException:
+            for session in self.sessions:
+                session.lane.is_woken = True
+            raise
+        finally:
+            for session in self.sessions:
+                session.is_claiming = False

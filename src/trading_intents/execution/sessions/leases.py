@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from trading_intents.accounts.model import ConnectionState
+from trading_intents.execution.claims import Lease
 from trading_intents.execution.sessions import store
 from trading_intents.execution.sessions.claimable import Claimable
 from trading_intents.execution.sessions.event_reader import SessionDependencies
 from trading_intents.execution.sessions.session import BrokerSession
 from trading_intents.execution.sessions.store import LEASE_SECONDS, HeldLease
-from trading_intents.ids import IdMaker
+from trading_intents.execution.store import LeftCommand
+from trading_intents.ids import IdMaker, id_text
 from trading_intents.loops import Wakeup, repeat, start_loop, stop_tasks
 from trading_intents.orders.ledger.matching import AccountRef
 from trading_intents.outbox.model import HANDLER_SECONDS
@@ -34,7 +36,7 @@ BROKERLESS_ROWS = 100  # of an account
 BROKERLESS_SECONDS = 1.0  # between looks for rows that need no broker
 MAX_ACCOUNTS = 500  # in one claim
 CHANNEL = "leases"
-CANCELS = "candidate.event_type = 'intent.cancel'"
+CANCELS = "candidate.action_type = 'CANCEL'"
 
 
 class Leases:
@@ -51,9 +53,6 @@ class Leases:
         claim_wakeup: Wakeup,
     ) -> None:
         self.sessions: dict[UUID, BrokerSession] = {}
-        # Outbox rows that are claimed, and not recorded yet: while the leases hold, they are not
-        # taken back.
-        self.held: set[int] = set()
         self._dependencies = dependencies
         self._make_id = make_id
         self._claim_wakeup = claim_wakeup
@@ -88,6 +87,19 @@ class Leases:
         for account_id in map(UUID, account_ids) if account_ids else [*self.sessions]:
             self.sessions[account_id].lane.is_woken = True
         self._claim_wakeup.wake()
+
+    def in_flight(self) -> set[int]:
+        """The commands that were claimed and are not recorded yet."""
+        return Claimable([*self.sessions.values()]).held
+
+    def claim_again(self, left: Sequence[LeftCommand]) -> None:
+        """Marked commands that nobody awaits are claimed, and thus looked up."""
+        now = self._dependencies.clock.monotonic()
+        for each in left:
+            session = self.sessions.get(each.account_id)
+            if session and each.id not in session.in_flight:
+                session.lane.put_back(each.id, id_text(each.order_id), now)
+                self._claim_wakeup.wake()
 
     def claimable(self) -> list[Claimable]:
         """Gives what may be claimed, by what each session can send; rows that need no broker once a
@@ -190,11 +202,11 @@ class Leases:
         return min(BALANCE_SECONDS, max(RETRY_SECONDS, survey.expires_seconds or 0.0))
 
     async def _give_back(self, tx: Tx, worker_id: UUID) -> bool:
-        """Gives back the leases of sessions that have ended, and says whether there were any."""
+        """Gives back the leases of sessions that are done, and says whether there were any."""
         ended = []
         closed = []
         for account_id, session in self.sessions.items():
-            if session.has_ended:
+            if session.is_done:
                 ended.append(account_id)
             if session.is_closed:
                 closed.append(account_id)
@@ -222,7 +234,7 @@ class Leases:
         """Makes the sessions equal to the leases; opens those of the accounts in `first` first."""
         leases = {lease.account_id: lease for lease in held}
         for account_id, session in list(self.sessions.items()):
-            if account_id not in leases or leases[account_id].token != session.token:
+            if account_id not in leases or leases[account_id].token != session.lease.token:
                 self._close(session)
         for account_id in dict.fromkeys([*first, *leases]):
             lease = leases[account_id]
@@ -258,7 +270,8 @@ class Leases:
             broker=lease.broker,
             bust_reopens=integration is None or integration.capabilities.bust_reopens,
         )
-        session = BrokerSession(account_ref, lease.token, self._dependencies)
+        held = Lease(self.worker_id, lease.account_id, lease.token)
+        session = BrokerSession(account_ref, held, self._dependencies)
         self.sessions[lease.account_id] = session
         session.start()
 

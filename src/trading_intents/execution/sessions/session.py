@@ -16,6 +16,7 @@ from trading_intents.accounts.vault import SecretRef
 from trading_intents.brokers import port
 from trading_intents.brokers.sanitizing import sanitize
 from trading_intents.errors import PlatformError
+from trading_intents.execution.claims import Lease
 from trading_intents.execution.model import Breaker, Budget, first_reconcile_seconds
 from trading_intents.execution.sessions import store
 from trading_intents.execution.sessions.event_reader import (
@@ -49,10 +50,10 @@ MIN_SECRET_CHARACTERS = 8  # shorter credential fields, such as names, are no se
 
 class BrokerSession:
     def __init__(
-        self, account_ref: AccountRef, token: int, dependencies: SessionDependencies
+        self, account_ref: AccountRef, lease: Lease, dependencies: SessionDependencies
     ) -> None:
         self.account_ref = account_ref
-        self.token = token
+        self.lease = lease
         self._dependencies = dependencies
         self.account_text = str(account_ref.account_id)  # it is named in every claim
         self.integration: port.Integration | None = dependencies.brokers.integration(
@@ -60,8 +61,9 @@ class BrokerSession:
         )
         self.state = ConnectionState.DISCONNECTED
         self.is_closed = False  # the account is, for good
-        # No more commands are claimed for it; when it has ended, its lease is given back.
+        # No more commands are claimed for it; when it is done, its lease is given back.
         self.is_leaving = False
+        self.is_claiming = False
         self.generation: int | None = None  # of what it last read
         self.has_events = False  # since they were last written as seen
         # Events of recent answers, which the stream mostly repeats.
@@ -70,7 +72,7 @@ class BrokerSession:
         self.budget = Budget(
             self.integration.capabilities.requests_per_minute if self.integration else None
         )
-        self.in_flight = 0  # commands that are marked, and not recorded yet
+        self.in_flight = set[int]()  # commands that were claimed, and are not recorded yet
         self.lane = Lane()
         self._broker: port.BrokerAdapter | None = None
         self._reader: EventReader | None = None
@@ -96,9 +98,13 @@ class BrokerSession:
     def free_slots(self) -> int:
         """A command takes its slot before its send is marked: one that waits for a slot can still
         be given up."""
-        return (
-            self.integration.capabilities.calls_at_once if self.integration else 1
-        ) - self.in_flight
+        slots = self.integration.capabilities.calls_at_once if self.integration else 1
+        return slots - len(self.in_flight)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended, and all that was claimed for it is recorded."""
+        return self.has_ended and not (self.is_claiming or self.in_flight)
 
     @property
     def is_up(self) -> bool:
@@ -345,7 +351,7 @@ class BrokerSession:
             signals=dependencies.signals,
             open_transactions=dependencies.open_transactions,
             shared=dependencies.shared[account_ref.broker],
-            lease_token=self.token,
+            lease_token=self.lease.token,
             metrics=dependencies.metrics,
             log=dependencies.log,
         )

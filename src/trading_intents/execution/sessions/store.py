@@ -9,7 +9,7 @@ from uuid import UUID
 from trading_intents.accounts.model import ConnectionState
 from trading_intents.brokers.port import SentOrder
 from trading_intents.controls.store import was_halted
-from trading_intents.execution.claims import IS_CLAIMED
+from trading_intents.execution.claims import IS_MARKED
 from trading_intents.execution.store import SentRow
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Tx
@@ -86,7 +86,7 @@ async def take(tx: Tx, worker_id: UUID, most: int) -> list[UUID] | None:
     query = """
         WITH free AS MATERIALIZED (
             SELECT a.id, a.organization_id, EXISTS (
-                SELECT FROM outbox WHERE lane = a.id AND finished_at IS NULL
+                SELECT FROM commands WHERE account_id = a.id AND failed_at IS NULL
             ) AS busy
             FROM accounts a LEFT JOIN leases l ON l.account_id = a.id
             WHERE (a.closed_at IS NULL OR l.account_id IS NOT NULL)
@@ -156,7 +156,7 @@ async def forget_closed(tx: Tx, worker_id: UUID, account_ids: Sequence[UUID]) ->
     query = """
         DELETE FROM leases l
         WHERE worker_id = $1 AND account_id = ANY ($2::uuid[]) AND NOT EXISTS (
-            SELECT FROM outbox WHERE lane = l.account_id AND finished_at IS NULL
+            SELECT FROM commands WHERE account_id = l.account_id AND failed_at IS NULL
         )
     """
     await tx.execute(query, worker_id, account_ids)
@@ -222,9 +222,9 @@ def needs_no_broker(max_age_millis: int) -> str:
     return f"""
         EXISTS (
             SELECT FROM orders o
-            WHERE o.order_id = candidate.order_key AND (
+            WHERE o.order_id = candidate.order_id AND (
                 o.finished_at IS NOT NULL
-                OR candidate.event_type <> 'intent.cancel' AND (
+                OR candidate.action_type <> 'CANCEL' AND (
                     o.cancel_requested
                     OR NOT o.closes AND {was_halted("o", "candidate.created_at")}
                     OR candidate.created_at < clock_timestamp()
@@ -290,16 +290,16 @@ async def look_up_missing(
     it can report again. So is none with a command of which the answer is awaited."""
     query = f"""
         WITH missing AS MATERIALIZED (
-            SELECT order_id, (SELECT min(sent_at) FROM commands c
+            SELECT order_id, (SELECT min(sent_at) FROM sent_commands c
                 WHERE c.order_id = o.order_id) AS sent_at
             FROM orders o
             WHERE account_id = $1 AND finished_at IS NULL AND (
                 $5 AND lookup_due_at > clock_timestamp()
-                OR lookup_due_at IS NULL AND NOT {IS_CLAIMED}
-                AND EXISTS (SELECT FROM commands c
+                OR lookup_due_at IS NULL AND NOT {IS_MARKED}
+                AND EXISTS (SELECT FROM sent_commands c
                     WHERE c.order_id = o.order_id AND c.sent_at IS NOT NULL OFFSET 0)
                 AND NOT EXISTS (
-                    SELECT FROM commands c
+                    SELECT FROM sent_commands c
                     WHERE c.order_id = o.order_id
                       AND (c.client_order_id = ANY ($2::text[])
                           OR c.broker_order_id = ANY ($3::text[]))
@@ -324,11 +324,11 @@ async def pending_too_old(tx: Tx, seconds: float) -> list[UUID]:
     first."""
     query = """
         SELECT ARRAY (
-            SELECT r.order_key FROM outbox r JOIN orders o ON o.order_id = r.order_key
-            WHERE r.finished_at IS NULL AND r.lane IS NOT NULL AND r.event_type = 'intent.create'
-              AND r.created_at < clock_timestamp() - make_interval(secs => $1)
+            SELECT c.order_id FROM commands c JOIN orders o USING (order_id)
+            WHERE c.failed_at IS NULL AND c.action_type = 'CREATE'
+              AND c.created_at < clock_timestamp() - make_interval(secs => $1)
               AND o.order_status = 'PENDING_NEW'
-            ORDER BY r.id LIMIT $2
+            ORDER BY c.id LIMIT $2
         )
     """
     return list(await tx.fetchval(query, seconds, MAX_REPORTED))

@@ -20,7 +20,7 @@ from trading_intents.trading import ActionType, FrozenStruct
 
 
 class Append(FrozenStruct, kw_only=True):
-    """An action's record, and what its rows have beside it: in `actions`, in the outbox and, of a
+    """An action's record, and what its rows have beside it: in `actions`, in `commands` and, of a
     CREATE, in orders."""
 
     record: Record
@@ -108,7 +108,7 @@ def _events_of(record: Record, order: OrderRow | None, now: datetime) -> str | N
 
 
 def _append(actions: Sequence[Append], now: str) -> Statement:
-    """Inserts the PENDING_NEW orders and the outbox rows of actions, counts what is open, and moves
+    """Inserts the PENDING_NEW orders and the commands of actions, counts what is open, and moves
     the heads."""
     if len(actions) == 1:
         return Statement(_APPEND_ONE, (now, *_values(actions[0])))
@@ -184,9 +184,8 @@ _APPEND = """
         WHERE h.account_id = last.account_id
             AND h.account_id = ANY (ARRAY (SELECT account_id FROM new))
     )
-    INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload, urgent)
-    SELECT 'intents', 'intent.' || lower(action_type), organization_id, intent_id, account_id,
-           jsonb_build_object('seq', seq), action_type = 'CANCEL'
+    INSERT INTO commands (organization_id, account_id, order_id, seq, action_type, urgent)
+    SELECT organization_id, account_id, intent_id, seq, action_type, action_type = 'CANCEL'
     -- A leg's CREATE is sent with the order that it is linked to.
     FROM new WHERE leg IS NULL OR action_type <> 'CREATE'
 """
@@ -263,12 +262,11 @@ _NOTE_PENDING = f"""
     FROM {_NOTED_ROWS.rows} AS c WHERE o.order_id = c.order_id
         AND {_NOTED_ROWS.any_of("o", "order_id")}
 """  # noqa: S608 - our own constants
-# Makes the waiting rows of cancelled intents due now, before others: an unsent CREATE ends
+# Makes the waiting commands of cancelled intents due now, before others: an unsent CREATE ends
 # without delay.
 _MAKE_DUE_NOW = """
-    UPDATE outbox SET due_at = least(due_at, clock_timestamp()), urgent = true
-    WHERE queue = 'intents' AND order_key = ANY ($1::uuid[]) AND finished_at IS NULL
-        AND status = 'pending'
+    UPDATE commands SET due_at = least(due_at, clock_timestamp()), urgent = true
+    WHERE order_id = ANY ($1::uuid[]) AND sent_at IS NULL AND failed_at IS NULL
 """
 _REFUSED_ROWS = RowParameters(column_types(RefusedCommand), 2)
 _INSERT_REFUSALS = f"""

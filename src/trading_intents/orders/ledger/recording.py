@@ -127,21 +127,19 @@ def answer_facts(
 async def record(
     tx: StatementRunner,
     recordings: Sequence[AccountRecording],
-    also: Sequence[Statement] = (),
     before: Sequence[Statement] = (),
 ) -> tuple[list[RecordedAccount], list[Reply]]:
-    """One of each account. Locks the orders concerned by id, then positions by account and symbol,
-    and runs what is to be read `also` under these locks; then says what changes. What was seen
+    """One of each account. Runs what comes `before`, and gives its replies; locks the orders
+    concerned by id, then positions by account and symbol; then says what changes. What was seen
     before changes nothing.
 
     `write_statements` are to be run next, `publish_statements` last before the commit.
     """
     prepared = [prepare(each) for each in recordings]
     reads = read_ledger(concerned_names(prepared))
-    replies = await tx.run([*before, *reads, *also])
-    replies = replies[len(before) :]
-    count = len(reads)
-    index = LedgerIndex(parse_ledger(replies[:count]))
+    replies = await tx.run([*before, *reads])
+    count = len(before)
+    index = LedgerIndex(parse_ledger(replies[count:]))
     news = []
     whole = set[IdText]()
     for each in prepared:
@@ -157,7 +155,7 @@ async def record(
         index.covers = parse_covers(covers)
     pacer = Pacer()
     recorded = [await _book(tx, *each, index, pacer) for each in news]
-    return recorded, replies[count:]
+    return recorded, replies[:count]
 
 
 async def _book(

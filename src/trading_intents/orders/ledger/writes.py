@@ -55,7 +55,7 @@ def match_facts(owners: Mapping[AccountName, IdText]) -> Statement:
 
 _NAMED = RowParameters({"account_id": "uuid", "client_order_id": "text", "broker_order_id": "text"})
 _NAME_COMMANDS = f"""
-    UPDATE commands c SET broker_order_id = n.broker_order_id FROM {_NAMED.rows} AS n
+    UPDATE sent_commands c SET broker_order_id = n.broker_order_id FROM {_NAMED.rows} AS n
     WHERE c.account_id = n.account_id AND c.client_order_id = n.client_order_id
       AND c.broker_order_id IS NULL AND {_NAMED.any_of("c", "account_id", "client_order_id")}
 """  # noqa: S608 - our own constants

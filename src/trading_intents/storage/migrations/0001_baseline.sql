@@ -248,12 +248,12 @@ GRANT SELECT ON service_accounts TO ti_service;
 GRANT INSERT, UPDATE ON service_accounts TO ti_admin;
 GRANT SELECT ON service_accounts TO ti_worker;
 
--- The outbox: one table, one mechanism, three queues.
+-- The outbox: what follows changes of accounts and users. Intents have a queue of their own, `commands`.
 
 CREATE DOMAIN outbox_queue AS text CONSTRAINT valid CHECK (
-    VALUE IN ('accounts', 'intents', 'users')
+    VALUE IN ('accounts', 'users')
 );
--- The accounts queue's events are these six; the other queues have names of their own.
+-- The accounts queue's events are these six; the other queue has names of its own.
 CREATE DOMAIN outbox_event AS text CONSTRAINT valid CHECK (
     VALUE IN (
         'account.created', 'account.updated', 'account.deleted',
@@ -276,7 +276,6 @@ CREATE TABLE outbox (
     event_type outbox_event NOT NULL,
     organization_id uuid NOT NULL,
     order_key uuid NOT NULL,
-    lane uuid,
     payload outbox_payload NOT NULL,
     status outbox_status NOT NULL DEFAULT 'pending',
     attempts outbox_attempts NOT NULL DEFAULT 0,
@@ -286,12 +285,9 @@ CREATE TABLE outbox (
     claim_token uuid,
     finished_at timestamptz,
     last_error outbox_error,
-    -- Claimed before the others of its lane: a CANCEL, and what it cancels.
-    urgent boolean NOT NULL DEFAULT false,
     CONSTRAINT outbox_event_fits_queue CHECK (
         queue <> 'accounts' OR event_type LIKE 'account.%' OR event_type LIKE 'credential.%'
     ),
-    CONSTRAINT outbox_lane_is_for_intents CHECK ((lane IS NOT NULL) = (queue = 'intents')),
     CONSTRAINT outbox_times_fit_status CHECK (
         (status = 'processing') = (claimed_at IS NOT NULL)
         AND (claimed_at IS NULL) = (claim_token IS NULL)
@@ -308,9 +304,7 @@ CREATE TABLE outbox (
 -- No index has what a claim changes, and a page has room for the rows' next versions: claims are
 -- HOT updates. Only unfinished rows are searched on the hot path, so finished ones cost a claim
 -- nothing.
-CREATE INDEX outbox_unfinished ON outbox (queue, id) WHERE finished_at IS NULL AND lane IS NULL;
-CREATE INDEX outbox_unfinished_lanes ON outbox (lane, urgent DESC, id)
-WHERE finished_at IS NULL AND lane IS NOT NULL;
+CREATE INDEX outbox_unfinished ON outbox (queue, id) WHERE finished_at IS NULL;
 CREATE INDEX outbox_order ON outbox (order_key, queue, id) WHERE finished_at IS NULL;
 -- By the error, which is of failed rows alone once they are finished: the status would be what a
 -- claim changes.
@@ -323,8 +317,6 @@ CREATE INDEX outbox_accounts ON outbox (id) WHERE queue = 'accounts';
 ALTER TABLE outbox ENABLE ROW LEVEL SECURITY;
 ALTER TABLE outbox FORCE ROW LEVEL SECURITY;
 GRANT SELECT, INSERT ON outbox TO ti_service;
--- A CANCEL makes its intent's waiting rows due.
-GRANT UPDATE (due_at, urgent) ON outbox TO ti_service;
 GRANT SELECT, INSERT, UPDATE, DELETE ON outbox TO ti_worker;
 CREATE POLICY service ON outbox TO ti_service
     USING (organization_id = ANY ((SELECT current_organizations())::uuid[]));
@@ -357,6 +349,68 @@ BEGIN ATOMIC
     ORDER BY o.status, o.event_type;
 END;
 GRANT EXECUTE ON FUNCTION accounts_outbox_health() TO ti_service;
+
+-- The queue of intents: a command from its action to its outcome, with which it is deleted. Only the
+-- worker that has its account's lease sends it, and sets `sent_at` before: from then on it may have
+-- been sent. What its worker neither awaits nor records any more is not sent again, but looked up.
+-- One that failed stays for operators. `payload` is for these alone.
+CREATE TABLE commands (
+    id bigint PRIMARY KEY DEFAULT nextval('outbox_id_seq'),  -- operators name rows of all queues
+    organization_id uuid NOT NULL,
+    account_id uuid NOT NULL,
+    order_id uuid NOT NULL,
+    seq bigint NOT NULL,
+    action_type text NOT NULL CHECK (action_type IN ('CREATE', 'REPLACE', 'CANCEL')),
+    -- A CREATE that was sent before, and proved never to have arrived.
+    is_resend boolean NOT NULL DEFAULT false,
+    -- Sent before the others of its account: a CANCEL, and what it cancels.
+    urgent boolean NOT NULL DEFAULT false,
+    attempts outbox_attempts NOT NULL DEFAULT 0,
+    due_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    sent_at timestamptz,
+    failed_at timestamptz,
+    last_error outbox_error,
+    CONSTRAINT commands_failed_unsent CHECK (
+        failed_at IS NULL OR (sent_at IS NULL AND last_error IS NOT NULL)
+    )
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
+-- No index has what a mark changes, and a page has room for the rows' next versions: marks are HOT
+-- updates.
+CREATE INDEX commands_by_account ON commands (account_id, urgent DESC, id) WHERE failed_at IS NULL;
+CREATE INDEX commands_by_order ON commands (order_id, id) WHERE failed_at IS NULL;
+CREATE INDEX commands_failed ON commands (id) WHERE failed_at IS NOT NULL;
+ALTER TABLE commands ENABLE ROW LEVEL SECURITY;
+ALTER TABLE commands FORCE ROW LEVEL SECURITY;
+GRANT USAGE ON SEQUENCE outbox_id_seq TO ti_service, ti_worker;
+GRANT SELECT, INSERT ON commands TO ti_service;
+-- A CANCEL makes its intent's waiting rows due.
+GRANT UPDATE (due_at, urgent) ON commands TO ti_service;
+GRANT SELECT, INSERT, UPDATE, DELETE ON commands TO ti_worker;
+CREATE POLICY service ON commands TO ti_service
+    USING (organization_id = ANY ((SELECT current_organizations())::uuid[]));
+CREATE POLICY worker_reads ON commands FOR SELECT TO ti_worker USING (true);
+CREATE POLICY worker_puts ON commands FOR INSERT TO ti_worker WITH CHECK (true);
+CREATE POLICY worker_removes ON commands FOR DELETE TO ti_worker USING (true);
+-- What failed is never moved, whatever a statement says. Not by IS NULL, for which the planner could
+-- take a partial index for a look-up by id, and read all of it.
+CREATE POLICY worker_moves ON commands FOR UPDATE TO ti_worker
+    USING (coalesce(failed_at, 'infinity') = 'infinity') WITH CHECK (true);
+
+-- All queues, as operators see them.
+CREATE VIEW queue_rows WITH (security_invoker = true) AS
+SELECT id, queue, status, event_type, attempts, created_at, organization_id, order_key,
+    NULL::uuid AS lane, payload, claimed_at, finished_at, last_error
+FROM outbox
+UNION ALL
+SELECT id, 'intents', CASE
+        WHEN failed_at IS NOT NULL THEN 'failed'
+        WHEN sent_at IS NOT NULL THEN 'processing'
+        ELSE 'pending'
+    END, 'intent.' || lower(action_type), attempts, created_at, organization_id, order_id,
+    account_id, jsonb_build_object('seq', seq), sent_at, failed_at, last_error
+FROM commands;
+GRANT SELECT ON queue_rows TO ti_worker;
 
 -- Failed rows that an operator retried or dropped: what they were, and who did it, when and why.
 CREATE TABLE outbox_archive (
@@ -1000,15 +1054,14 @@ CREATE POLICY worker ON stats_entries TO ti_worker USING (true);
 GRANT SELECT, INSERT ON stats_entries TO ti_service, ti_worker;
 GRANT DELETE, UPDATE ON stats_entries TO ti_worker;
 
--- The ledger: commands on their way to a broker, the facts seen of each order, and the trades and
+-- The ledger: commands that were sent to brokers, the facts seen of each order, and the trades and
 -- positions that they make.
 
--- A command from the moment its send is marked; a CANCEL has a row for each attempt. Once sent_at
--- is set it may have been sent, and is looked up: while unclear_at says that its answer was lost,
--- until it is known, or proved never to have arrived, which takes the mark of a CREATE back if it
--- may be sent again. No foreign keys here and below: the order, which is locked while a row is
--- written, has been there since its CREATE.
-CREATE TABLE commands (
+-- A command from the moment its send is marked, for ever; a CANCEL has a row for each attempt. While
+-- unclear_at says that its answer was lost, it is looked up until it is known, or proved never to
+-- have arrived. sent_at is taken back of what was provably not sent. No foreign keys here and below:
+-- the order, which is locked while a row is written, has been there since its CREATE.
+CREATE TABLE sent_commands (
     account_id uuid NOT NULL,
     client_order_id text NOT NULL,
     organization_id uuid NOT NULL,
@@ -1024,17 +1077,17 @@ CREATE TABLE commands (
     restored_at timestamptz,
     PRIMARY KEY (account_id, client_order_id)
 ) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
-CREATE INDEX commands_by_order ON commands (order_id);
+CREATE INDEX sent_commands_by_order ON sent_commands (order_id);
 -- Not unique: venues use their ids again.
-CREATE INDEX commands_by_broker_order ON commands (account_id, broker_order_id)
+CREATE INDEX sent_commands_by_broker_order ON sent_commands (account_id, broker_order_id)
 WHERE broker_order_id IS NOT NULL;
-ALTER TABLE commands ENABLE ROW LEVEL SECURITY;
-ALTER TABLE commands FORCE ROW LEVEL SECURITY;
-CREATE POLICY service ON commands FOR SELECT TO ti_service
+ALTER TABLE sent_commands ENABLE ROW LEVEL SECURITY;
+ALTER TABLE sent_commands FORCE ROW LEVEL SECURITY;
+CREATE POLICY service ON sent_commands FOR SELECT TO ti_service
     USING (organization_id = ANY ((SELECT current_organizations())::uuid[]));
-CREATE POLICY worker ON commands TO ti_worker USING (true);
-GRANT SELECT ON commands TO ti_service;
-GRANT SELECT, INSERT, UPDATE ON commands TO ti_worker;
+CREATE POLICY worker ON sent_commands TO ti_worker USING (true);
+GRANT SELECT ON sent_commands TO ti_service;
+GRANT SELECT, INSERT, UPDATE ON sent_commands TO ti_worker;
 
 -- What was seen of an order, each once. Without an order_id it is about one that we did not send.
 CREATE TABLE facts (
