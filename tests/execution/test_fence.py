@@ -1,5 +1,5 @@
-"""Who has lost an account's lease marks and records nothing, whatever it still has in flight; and a
-lease is not given back while something is."""
+"""A worker that has lost the lease of an account marks and records nothing, whatever it has in flight;
+and a lease is not given back while something is."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

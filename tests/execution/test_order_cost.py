@@ -63,7 +63,7 @@ def holding_a_snapshot(urls: Urls) -> Iterator[None]:
     """As a backup or a report does: what is over stays in tables and indexes."""
     with psycopg.connect(urls.owner.reveal()) as holder:
         holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        holder.execute("SELECT count(*) FROM outbox")
+        holder.execute("SELECT count(*) FROM commands")
         yield
 
 
@@ -96,4 +96,4 @@ def test_what_an_order_of_a_wave_writes_and_touches_is_bounded(
     print(f"an order: {versions:.1f} row versions, {blocks:.0f} blocks")
     assert versions <= MAX_ROW_VERSIONS
     assert blocks <= MAX_BLOCKS
-    assert costs["outbox"][1] <= MAX_QUEUE_BLOCKS
+    assert costs["commands"][1] <= MAX_QUEUE_BLOCKS
