@@ -73,6 +73,7 @@ ORDER_COLUMNS = (
         "broker",
         "create_seq",
         "command_seq",
+        "client_order_id",
         "symbol",
     ),
     *(
@@ -171,6 +172,7 @@ async def fill(owner: asyncpg.Connection, account: Account) -> None:
                             "paper",
                             seq,
                             seq,
+                            str(intent_id),
                             record.symbol,
                             "FILLED",
                             "LIMIT",

@@ -54,9 +54,9 @@ FILL = """
     INSERT INTO orders (order_id, account_id, organization_id, environment, broker, create_seq,
                         command_seq, symbol, order_status, order_type, order_side, time_in_force,
                         route_strategy, quantity, filled_quantity, received_at, created_at,
-                        updated_at, finished_at)
+                        updated_at, finished_at, client_order_id)
     SELECT intent_id, account_id, organization_id, 'paper', 'paper', seq, seq, 'SYM' || seq % 50,
-           'FILLED', 'MARKET', 'BUY', 'DAY', 'SMART', 10, 10, at, at, at, at
+           'FILLED', 'MARKET', 'BUY', 'DAY', 'SMART', 10, 10, at, at, at, at, intent_id
     FROM made;
     UPDATE account_heads SET seq = {each};
 """

@@ -118,8 +118,9 @@ INTENT_ROWS = {
     "actions": "(account_id, seq, intent_id, action_id, organization_id, action_type, created_at, record, hash,"
     " stream_seq) VALUES ($2, 1, $2, gen_random_uuid(), $1, 'CREATE', now(), '{}', repeat('0', 64), 1)",
     "orders": "(order_id, account_id, organization_id, environment, broker, create_seq, command_seq, symbol,"
-    " order_type, order_side, time_in_force, route_strategy, quantity, received_at, created_at, updated_at)"
-    " VALUES ($2, $2, $1, 'paper', 'paper', 1, 1, 'A', 'MARKET', 'BUY', 'DAY', 'SMART', 1, now(), now(), now())",
+    " order_type, order_side, time_in_force, route_strategy, quantity, received_at, created_at, updated_at,"
+    " client_order_id) VALUES ($2, $2, $1, 'paper', 'paper', 1, 1, 'A', 'MARKET', 'BUY', 'DAY', 'SMART', 1,"
+    " now(), now(), now(), 'c')",
     "refusals": "(id, organization_id, account_id, action_type, symbol, reasons, principal_id, created_at)"
     " VALUES (gen_random_uuid(), $1, $2, 'CREATE', 'A', '{x}', 'k', now())",
     "stats_buckets": "(account_id, width_seconds, start, measure, key, organization_id, amount)"
@@ -135,7 +136,7 @@ INTENT_ROWS = {
     "commands": "(account_id, organization_id, order_id, seq, action_type)"
     " VALUES ($2, $1, $2, 1, 'CREATE')",
     "sent_commands": "(account_id, client_order_id, organization_id, order_id, seq, action_type)"
-    " VALUES ($2, 'c', $1, $2, 1, 'CREATE')",
+    " VALUES ($2, 'c', $1, $2, 1, 'CANCEL')",
     "facts": "(account_id, key, organization_id, kind, recorded_at) VALUES ($2, 'k', $1, 'FILLED', now())",
     "trades": "(trade_id, account_id, organization_id, seq, order_id, exec_id, symbol, side, quantity, price,"
     " cumulative_quantity, leaves_quantity, command_seq, received_at)"

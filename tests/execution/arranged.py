@@ -28,25 +28,23 @@ async def leave_marked(
         await owner.execute("DELETE FROM commands WHERE order_id = $1", intent)
         await owner.execute(
             """
-            INSERT INTO sent_commands (account_id, client_order_id, organization_id, order_id, seq,
-                action_type, sent_at)
-            SELECT account_id, $3, organization_id, intent_id, seq, action_type, clock_timestamp()
+            INSERT INTO commands (organization_id, account_id, order_id, seq, action_type, attempts,
+                sent_at)
+            SELECT organization_id, account_id, intent_id, seq, action_type, 1, clock_timestamp()
             FROM actions WHERE intent_id = $1 AND action_type = $2
-            ON CONFLICT DO NOTHING
             """,
             intent,
             action_type,
-            await in_process.coid(intent, action_type),
         )
         await owner.execute(
             """
-            INSERT INTO commands (organization_id, account_id, order_id, seq, action_type, attempts,
-                sent_at)
-            SELECT organization_id, account_id, order_id, seq, action_type, 1, sent_at
-            FROM sent_commands WHERE order_id = $1 AND action_type = $2
+            INSERT INTO sent_commands (account_id, client_order_id, organization_id, order_id, seq,
+                action_type, sent_at)
+            SELECT account_id, $2, organization_id, order_id, seq, action_type, sent_at
+            FROM commands WHERE order_id = $1 AND action_type <> 'CREATE'
             """,
             intent,
-            action_type,
+            await in_process.coid(intent, action_type),
         )
 
 

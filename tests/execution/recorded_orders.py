@@ -121,10 +121,10 @@ class Books:
         sent = Sent(order_id, client_order_id(action["action_id"]), seq)
         await self.owner.execute(
             """
-                INSERT INTO sent_commands (account_id, client_order_id, organization_id, order_id, seq,
-                    action_type, sent_at)
-            """
-            " VALUES ($1, $2, $3, $4, $5, $6, clock_timestamp())",
+            INSERT INTO sent_commands (account_id, client_order_id, organization_id, order_id, seq,
+                action_type, sent_at)
+            SELECT $1, $2, $3, $4, $5, $6::text, clock_timestamp() WHERE $6 <> 'CREATE'
+            """,
             account_id,
             sent.client_order_id,
             self.organization,
@@ -132,6 +132,8 @@ class Books:
             sent.seq,
             action["action_type"],
         )
+        mark = "UPDATE commands SET sent_at = clock_timestamp() WHERE account_id = $1 AND seq = $2"
+        await self.owner.execute(mark, account_id, seq)
         return sent
 
     async def record(

@@ -124,7 +124,7 @@ async def test_an_account_has_no_more_commands_under_way_than_its_broker_takes(u
             # Claimed after all of the others.
             await in_process.until_status(await in_process.create(account=fast), "NEW")
             claimed = await in_process.in_process_writer.owner.fetchval(
-                "SELECT count(*) FROM sent_commands WHERE account_id = $1", slow
+                "SELECT count(sent_at) FROM known_commands WHERE account_id = $1", slow
             )
             # On a slow machine some of the calls have ended meanwhile, and others have begun.
             assert (claimed - venue.ended <= 4, venue.max_under_way) == (True, 4), (

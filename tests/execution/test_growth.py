@@ -27,10 +27,11 @@ GROW = (
         command_seq, symbol,
                         order_type, order_side, time_in_force, route_strategy, quantity,
                             received_at, created_at,
-                        updated_at)
+                        updated_at,
+                        client_order_id)
     SELECT gen_random_uuid(), $1, $2, 'paper', 'paper', 1000000 + n, 1000000 + n, 'AAPL', 'MARKET',
         'BUY', 'DAY',
-           'SMART', 1, now(), now(), now()
+           'SMART', 1, now(), now(), now(), 'old' || n
     FROM generate_series(1, $3::bigint) AS n
     """,
     """
@@ -43,7 +44,7 @@ GROW = (
     """
     INSERT INTO sent_commands (account_id, client_order_id, organization_id, order_id, seq, action_type,
         sent_at)
-    SELECT $1, 'old' || n, $2, gen_random_uuid(), 1000000 + n, 'CREATE', now()
+    SELECT $1, 'old' || n, $2, gen_random_uuid(), 1000000 + n, 'CANCEL', now()
     FROM generate_series(1, $3::bigint) AS n
     """,
     """

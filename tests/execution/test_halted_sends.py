@@ -120,16 +120,16 @@ async def test_nothing_is_marked_after_the_halt_is_answered(urls: Urls) -> None:
             answered_at = await owner.fetchval("SELECT clock_timestamp()")
             await asyncio.gather(*intents, return_exceptions=True)
             await in_process.until_queue_is_empty()
-            late = (
-                "SELECT count(*) FROM sent_commands WHERE action_type = 'CREATE' AND sent_at > $1"
-            )
+            late = "SELECT count(*) FROM orders WHERE sent_at > $1"
             assert await owner.fetchval(late, answered_at) == 0
             await resume(in_process, found)
-            await owner.execute("DELETE FROM sent_commands")
+            await owner.execute("UPDATE orders SET sent_at = NULL")
 
 
 async def _has_sent(owner: asyncpg.Connection) -> bool:
-    return bool(await owner.fetchval("SELECT EXISTS (SELECT FROM sent_commands)"))
+    return bool(
+        await owner.fetchval("SELECT EXISTS (SELECT FROM orders WHERE sent_at IS NOT NULL)")
+    )
 
 
 async def test_a_halt_waits_for_the_transaction_that_marks_sends_and_not_longer(urls: Urls) -> None:

@@ -19,7 +19,7 @@ from trading_intents.execution.sessions import leases, store
 from trading_intents.storage.grouped import has_committed
 
 ORDERS = 4  # fewer than an account has slots
-MARK = b"INSERT INTO sent_commands (account_id, client_order_id"  # COMMIT is sent with it
+MARK = b"UPDATE commands SET sent_at"  # COMMIT is sent with it
 QUESTION = b"pg_xact_status"
 MOMENT_SECONDS = 0.5
 
@@ -112,9 +112,7 @@ async def test_orders_of_a_claim_whose_outcome_is_not_found_in_time_are_looked_u
             lambda: not any(session.in_flight for session in sessions.values())
         )
         assert in_process.venue.arrived("submit") == []
-        marked = await owner.fetchval(
-            "SELECT count(*) FROM sent_commands WHERE sent_at IS NOT NULL"
-        )
+        marked = await owner.fetchval("SELECT count(sent_at) FROM known_commands")
 
         async def all_looked_up() -> bool:
             await owner.execute(HURRY_PROOFS)

@@ -17,7 +17,7 @@ from trading_intents.brokers.port import CommandResult, EventKind, OrderTicket, 
 from trading_intents.execution import service
 from trading_intents.telemetry import Metrics
 
-LONG_SENT = "UPDATE sent_commands SET sent_at = sent_at - interval '1 min'"
+LONG_SENT = "UPDATE orders SET sent_at = sent_at - interval '1 min'"
 
 
 @contextlib.asynccontextmanager

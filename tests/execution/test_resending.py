@@ -131,7 +131,7 @@ async def test_a_create_that_arrives_before_its_repetition_is_not_sent_again(url
             intent = await lose_create(in_process)
         coid = await in_process.coid(intent)
         owner = in_process.in_process_writer.owner
-        await owner.execute("UPDATE sent_commands SET sent_at = NULL, unclear_at = NULL")
+        await owner.execute("UPDATE orders SET sent_at = NULL")
         await owner.execute("UPDATE orders SET lookup_due_at = NULL, lookups = 0, absent_at = NULL")
         await owner.execute(
             """
@@ -190,7 +190,7 @@ async def test_a_look_up_from_before_another_one_proves_nothing(urls: Urls) -> N
         assert (await in_process.order(intent))["order_status"] == "UNKNOWN"
         assert await in_process.rows(intent) == [], "not queued again"
         assert (
-            await in_process.in_process_writer.owner.fetchval("SELECT sent_at FROM sent_commands")
+            await in_process.in_process_writer.owner.fetchval("SELECT sent_at FROM orders")
             is not None
         )
 

@@ -415,7 +415,7 @@ async def test_an_order_that_ended_while_nobody_listened_is_found_out(urls: Urls
             intent = await in_process.create()
             await in_process.until_status(intent, "NEW")
         await in_process.in_process_writer.owner.execute(
-            "UPDATE sent_commands SET sent_at = sent_at - interval '1 min'"
+            "UPDATE orders SET sent_at = sent_at - interval '1 min'"
         )
         in_process.venue.end(await in_process.coid(intent), EventKind.EXPIRED)
         async with executing(in_process):

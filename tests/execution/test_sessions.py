@@ -67,9 +67,7 @@ async def test_an_order_that_was_sent_just_before_the_session_ended_is_looked_up
         ended = await in_process.until_status(intent, "CANCELLED")
         assert in_process.venue.snapshots >= 2
         assert in_process.venue.lookups == [await in_process.coid(intent)]
-        sent_at = await in_process.in_process_writer.owner.fetchval(
-            "SELECT sent_at FROM sent_commands"
-        )
+        sent_at = await in_process.in_process_writer.owner.fetchval("SELECT sent_at FROM orders")
         assert ended["finished_at"] - sent_at >= timedelta(seconds=just_sent_seconds)
 
 
@@ -81,7 +79,7 @@ async def test_open_orders_are_reconciled_now_and_then(urls: Urls) -> None:
         intent = await in_process.create()
         await in_process.until_status(intent, "NEW")
         await in_process.in_process_writer.owner.execute(
-            "UPDATE sent_commands SET sent_at = sent_at - interval '1 min'"
+            "UPDATE orders SET sent_at = sent_at - interval '1 min'"
         )
         await end_unheard(in_process, intent)
         await in_process.until_status(intent, "CANCELLED")
@@ -133,7 +131,7 @@ async def test_a_broker_that_answers_no_snapshot_delays_no_other_accounts_reconc
         venue.hanging = in_process.in_process_writer.accounts[0]
         await in_process.until_true(lambda: venue.failed_snapshots == 1)
         await in_process.in_process_writer.owner.execute(
-            "UPDATE sent_commands SET sent_at = sent_at - interval '1 min'"
+            "UPDATE orders SET sent_at = sent_at - interval '1 min'"
         )
         await end_unheard(in_process, intents[1])
         await in_process.until_status(intents[1], "CANCELLED", 5)
@@ -180,7 +178,7 @@ async def test_an_order_that_the_broker_lost_raises_one_alert(urls: Urls) -> Non
         coid = await in_process.coid(intent)
         lost = in_process.venue.orders.pop(coid)
         await in_process.in_process_writer.owner.execute(
-            "UPDATE sent_commands SET sent_at = sent_at - interval '1 min'"
+            "UPDATE orders SET sent_at = sent_at - interval '1 min'"
         )
         await in_process.until_true(lambda: bool(in_process.venue.lookups))
         hurry = """

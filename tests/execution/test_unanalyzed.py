@@ -64,12 +64,14 @@ GROWN: dict[str, tuple[str, dict[str, str]]] = {
             "create_seq": "n",
             "command_seq": "n",
             "client_reference_id": "'old' || n",
+            "client_order_id": "'old' || n",
+            "create_broker_id": "'old' || n",
             "created_at": OLD,
             "finished_at": OLD,
         },
     ),
     "sent_commands": (
-        "broker_order_id IS NOT NULL AND account_id = $1",
+        "account_id = $1",
         {
             "client_order_id": "'old' || n",
             "order_id": "gen_random_uuid()",

@@ -128,7 +128,7 @@ class WorkerProcesses:
     def journal(self) -> dict[str, list[str]]:
         """The commands of each intent that the broker took, in their order; each by its own id, or
         by its order."""
-        commands = self.tables.fetch("SELECT client_order_id, order_id FROM sent_commands")
+        commands = self.tables.fetch("SELECT client_order_id, order_id FROM known_commands")
         owners: dict[object, str] = {
             row["client_order_id"]: str(row["order_id"]) for row in commands
         }

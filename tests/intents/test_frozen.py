@@ -187,7 +187,7 @@ def test_an_organization_is_served_again_in_time_and_the_others_all_along(
 def test_a_frozen_worker_keeps_an_order_no_longer(market: Market, freezer: Freezer) -> None:
     """It stops before it marks the order as sent, which would be the last statement of its
     transaction."""
-    freezer.markers = [b"INSERT INTO sent_commands"]
+    freezer.markers = [b"UPDATE commands SET sent_at"]
     made = market.post("one", market.serving, create())
     assert market.proxy.held.wait(20)
     since = time.monotonic()

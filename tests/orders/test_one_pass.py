@@ -74,6 +74,7 @@ def start(quantity: str, asked: ActionType | None, **terms: Any) -> OrderHistory
         broker="paper",
         create_seq=1,
         command_seq=1,
+        client_order_id="c1",
         symbol="AAPL",
         order_status=OrderStatus.PENDING_NEW,
         order_type="LIMIT",

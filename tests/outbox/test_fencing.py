@@ -107,13 +107,6 @@ async def test_setbacks_wait_longer_each_time_and_the_last_one_fails_at_once(
     assert await claim_rows(pool) == []
 
 
-async def test_a_handler_may_say_when_to_try_again(pool: Pool, table: Table) -> None:
-    row = await claimed_row(pool)
-    async with pool.transaction() as tx:
-        await outbox.retry(tx, [FailedAttempt(row, "soon", 0)], LIMIT)
-    assert [r.attempts for r in await claim_rows(pool)] == [2]
-
-
 async def test_an_error_text_is_one_bounded_line(pool: Pool, table: Table) -> None:
     row = await claimed_row(pool)
     async with pool.transaction() as tx:

@@ -20,10 +20,10 @@ async def failed_row(owner: asyncpg.Connection, order_id: UUID, status: str) -> 
             command_seq, symbol,
                             order_status, order_type, order_side, time_in_force, route_strategy,
                                 quantity,
-                            received_at, created_at, updated_at, finished_at)
+                            received_at, created_at, updated_at, client_order_id, finished_at)
         VALUES ($1, $2, $3, 'paper', 'paper', 1, 1, 'AAPL', $4::text, 'MARKET', 'BUY', 'DAY',
             'SMART', 1,
-                now(), now(), now(), CASE WHEN $4::text <> 'NEW' THEN now() END)
+                now(), now(), now(), $1::uuid, CASE WHEN $4::text <> 'NEW' THEN now() END)
         """,
         order_id,
         account_id,

@@ -23,6 +23,7 @@ from hypothesis.stateful import (
 from tests.conftest import Urls
 from tests.outbox.rows import Table, claim_rows, new_row, put_rows
 from trading_intents.errors import NotFound
+from trading_intents.outbox import model as outbox_model
 from trading_intents.outbox import operators
 from trading_intents.outbox import queue as outbox
 from trading_intents.outbox.model import ClaimedRow, Queue, Status
@@ -171,7 +172,7 @@ class Outbox(RuleBasedStateMachine):
                 found = self.write(lambda tx: outbox.complete(tx, [row]))
             case Move.RETRY:
                 found = self.write(
-                    lambda tx: outbox.retry(tx, [FailedAttempt(row, "again", 0)], LIMIT)
+                    lambda tx: outbox.retry(tx, [FailedAttempt(row, "again")], LIMIT)
                 )
             case _:
                 found = self.write(lambda tx: outbox.release(tx, [row]))
@@ -215,8 +216,9 @@ class Outbox(RuleBasedStateMachine):
 
 
 @pytest.fixture
-def machine(urls: Urls) -> Iterator[type[Outbox]]:
-    """On a loop of its own, as hypothesis is not asynchronous."""
+def machine(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Outbox]]:
+    """On a loop of its own, as hypothesis is not asynchronous. What failed is due again at once."""
+    monkeypatch.setattr(outbox_model, "BACKOFF_SECONDS", (0,))
     with asyncio.Runner() as runner:
         opened = open_database(urls.login, 2, make_log("error"), Metrics())
         database = runner.run(opened.__aenter__())

@@ -150,7 +150,7 @@ def test_a_failover_that_lost_a_tail_halts_and_sends_nothing(
         assert trader.submit("after") == 409, "every organization is halted"
         assert sorted(trader.statuses()) == ["FILLED", "NEW"]
         assert asyncio.run(query(owner, RENEWALS)).startswith("failover: ")
-        marked = "SELECT count(*) FILTER (WHERE restored_at IS NOT NULL) FROM sent_commands"
+        marked = "SELECT count(*) FROM orders WHERE is_restored"
         assert asyncio.run(query(owner, marked)) == 1, "that of the open order"
         assert asyncio.run(query(owner, "SELECT lost_tail FROM stream_epoch")) is None
         proved = follow_document(trader, 0, said["url"])

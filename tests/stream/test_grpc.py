@@ -352,7 +352,8 @@ def test_many_pages_of_orders_are_primed_each_order_once(
         """
         INSERT INTO orders
         SELECT (jsonb_populate_record(o,
-            jsonb_build_object('order_id', gen_random_uuid(), 'create_seq', n))).*
+            jsonb_build_object('order_id', gen_random_uuid(), 'create_seq', n,
+                'client_order_id', n))).*
         FROM orders o, generate_series(2, $2::bigint + 1) AS n WHERE o.order_id = $1::text::uuid
         """,
         intent_id,

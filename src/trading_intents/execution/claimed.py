@@ -19,9 +19,8 @@ from trading_intents.orders.facts import CommandKind, client_order_id
 from trading_intents.trading import ORDER_KINDS, ActionType, TimeInForce, terms_of
 
 
-def sent_commands(command: ClaimedCommand, client_id: str) -> list[SentCommand]:
-    """The command, and the CREATEs of the legs that are sent with it."""
-    own = SentCommand(
+def sent_command(command: ClaimedCommand, client_id: str) -> SentCommand:
+    return SentCommand(
         account_id=command.account_id,
         client_order_id=client_id,
         organization_id=command.organization_id,
@@ -29,11 +28,6 @@ def sent_commands(command: ClaimedCommand, client_id: str) -> list[SentCommand]:
         seq=command.seq,
         action_type=command.action_type,
     )
-    sent = [own]
-    for leg in command.legs:
-        leg_id = client_order_id(leg.action_id)
-        sent.append(replace(own, client_order_id=leg_id, order_id=leg.order_id, seq=leg.seq))
-    return sent
 
 
 def send_context(

@@ -115,7 +115,7 @@ READ_CLAIMED = Statement(f"""
         act.record::json, asked.leg IS NOT NULL AS is_leg, linked.legs, asked.order_status,
         asked.external_order_id, asked.cancel_requested, asked.lookups, clock_timestamp() AS now,
         extract(epoch FROM clock_timestamp() - act.created_at) AS age_seconds,
-        asked.is_marked, asked.is_resend, (
+        asked.is_marked, asked.is_resend, asked.was_created + (
             SELECT count(*) FROM sent_commands sent
             WHERE sent.order_id = asked.order_id AND sent.seq = asked.seq
                 AND sent.sent_at IS NOT NULL
@@ -144,6 +144,7 @@ READ_CLAIMED = Statement(f"""
             c.order_id, c.seq, c.is_resend, c.sent_at IS NOT NULL AS is_marked, c.last_error,
             ord.symbol, ord.order_status, ord.external_order_id, ord.cancel_requested,
             ord.lookups, ord.command_seq, ord.leg,
+            (c.action_type = 'CREATE' AND ord.sent_at IS NOT NULL)::int AS was_created,
             ord.linked AND c.action_type = 'CREATE' AS has_legs,
             ord.closes AND c.action_type = 'CREATE' AS closes
         FROM commands c CROSS JOIN LATERAL (SELECT * FROM orders WHERE order_id = c.order_id
@@ -202,7 +203,7 @@ _ADD_SENT = f"""
 
 
 def add_sent(commands: Sequence[SentCommand]) -> Statement:
-    """Adds the client order ids of commands that are marked, by which they are known."""
+    """Adds the client order ids of REPLACEs and CANCELs that are marked, by which they are known."""
     return Statement(_ADD_SENT, SENT.pack(map(astuple, commands)))
 
 

@@ -16,7 +16,7 @@ from trading_intents.controls.model import Subject
 from trading_intents.controls.rules import NEVER_CHANGED, Rules, RulesCache
 from trading_intents.errors import OutcomeUnknown, PlatformError
 from trading_intents.execution import claims, model
-from trading_intents.execution.claimed import send_context, sent_commands
+from trading_intents.execution.claimed import send_context, sent_command
 from trading_intents.execution.claims import ClaimedCommand, Lease
 from trading_intents.execution.recorder import Recorder, RecorderEntry, UnrecordedCommand
 from trading_intents.execution.sessions.claimable import Claimable
@@ -100,12 +100,14 @@ class ClaimedBatch:
 
     def last_statements(self) -> list[Statement]:
         """Marks what is to be sent, and puts off what is held."""
-        sent = []
+        changes = []
         for each in self.sends:
-            sent += sent_commands(each.command, each.client_order_id)
+            if each.command.action_type is not ActionType.CREATE:
+                changes.append(sent_command(each.command, each.client_order_id))
         statements = []
-        if sent:
-            statements.append(claims.add_sent(sent))
+        if changes:
+            statements.append(claims.add_sent(changes))
+        if self.sends:
             statements.append(queue.marking([each.command.row_id for each in self.sends]))
         pauses = {each.command.row_id: seconds for each, seconds in self.held if each.session}
         if pauses:

@@ -319,7 +319,7 @@ class Reconciler:
         account_ref = looked_up.session.account_ref
         order_id = looked_up.row.order_id
         await PoolTransaction(tx).run(
-            [store.unmarking_sent([(account_ref.account_id, looked_up.create_id)])]
+            store.unmarking_sent([(account_ref.account_id, looked_up.create_id)])
         )
         await store.queue_again(tx, order_id)
 

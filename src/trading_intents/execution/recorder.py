@@ -17,6 +17,7 @@ from trading_intents.orders.ledger.booking import DerivedOrder
 from trading_intents.orders.ledger.matching import AccountRecording, AccountRef, PlatformFact
 from trading_intents.orders.ledger.recording import (
     RecordedAccount,
+    add_statement,
     publish_statements,
     record,
     write_statements,
@@ -68,6 +69,11 @@ class RecorderEntry(FrozenStruct, kw_only=True):
     is_unsent: bool = False  # its mark is taken back: it may be sent again
     is_unclear: bool = False  # its answer was lost
     look_up: bool = False  # the order's state at the broker is unknown
+
+    @property
+    def name(self) -> tuple[UUID, str]:
+        """Of the row's command."""
+        return self.account_ref.account_id, self.client_order_id
 
     @property
     def status(self) -> Status | None:
@@ -217,29 +223,19 @@ def _end_commands(
     cancelled = set[IdText]()
     for each in recorded:
         cancelled |= each.cancelled
-    unclear: list[tuple[UUID, str]] = []
-    unsent: list[tuple[UUID, str]] = []
-    ended: list[int] = []
-    setbacks: list[Setback] = []
+    unclear = [entry.name for entry in entries if entry.is_unclear]
+    unsent = [entry.name for entry in entries if entry.is_unsent]
+    ended = [entry.row.id for entry in entries if entry.row and not entry.setback]
+    setbacks = []
     for entry in entries:
-        command = (entry.account_ref.account_id, entry.client_order_id)
-        if entry.is_unclear:
-            unclear.append(command)
-        if entry.is_unsent:
-            unsent.append(command)
         if entry.row and entry.setback:
             setbacks.append(_due_now(entry.row, entry.setback, cancelled))
-        elif entry.row:
-            ended.append(entry.row.id)
-    statements = []
-    if unclear:
-        statements.append(store.setting_unclear(unclear))
+    statements: list[Statement] = []
+    add_statement(statements, store.setting_unclear, unclear)
     if unsent:
-        statements.append(store.unmarking_sent(unsent))
-    if ended:
-        statements.append(ending(ended))
-    if setbacks:
-        statements.append(putting_back(setbacks))
+        statements += store.unmarking_sent(unsent)
+    add_statement(statements, ending, ended)
+    add_statement(statements, putting_back, setbacks)
     return statements
 
 

@@ -38,12 +38,11 @@ _LOCK_LINKED = f"""
 """  # noqa: S608 - our own constants
 
 
-def unmarking_sent(commands: Sequence[tuple[UUID, str]]) -> Statement:
+def unmarking_sent(commands: Sequence[tuple[UUID, str]]) -> list[Statement]:
     """Takes marks back, by account and client order id: the broker provably received nothing."""
-    sql = f"""
-        UPDATE sent_commands c SET sent_at = NULL, unclear_at = NULL {_BY_NAME}
-    """  # noqa: S608 - our own
-    return Statement(sql, _names(commands))
+    changes = f"UPDATE sent_commands c SET sent_at = NULL, unclear_at = NULL {_BY_NAME}"  # noqa: S608 - our own
+    creates = f"UPDATE orders c SET sent_at = NULL {_BY_NAME} AND c.sent_at IS NOT NULL"  # noqa: S608 - our own
+    return [Statement(changes, _names(commands)), Statement(creates, _names(commands))]
 
 
 def setting_unclear(commands: Sequence[tuple[UUID, str]]) -> Statement:
@@ -187,13 +186,14 @@ _UNRESOLVED = f"""
         entry.order_type AS entry_type, entry.quantity AS entry_quantity,
         entry.acknowledged AS is_entry_acknowledged,
         EXISTS (
-            SELECT FROM sent_commands c
+            SELECT FROM known_commands c
             WHERE c.order_id = o.order_id AND c.seq = o.create_seq
                 AND c.sent_at IS NOT NULL OFFSET 0
         ) AS is_sent,
         ARRAY (
             SELECT seq FROM sent_commands c
             WHERE c.order_id = o.order_id AND c.restored_at IS NOT NULL
+            UNION ALL SELECT o.create_seq WHERE o.is_restored
         ) AS restored_seqs,
         EXISTS (SELECT FROM actions WHERE intent_id = o.order_id
             AND action_type = 'CANCEL' OFFSET 0) AS was_cancelled,

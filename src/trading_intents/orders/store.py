@@ -63,6 +63,9 @@ class OrderRow(VersionTerms, kw_only=True):
     broker: str
     create_seq: int
     command_seq: int
+    client_order_id: str  # of its CREATE, like the next two
+    create_broker_id: str | None = None
+    sent_at: datetime | None = None
     symbol: str
     order_status: OrderStatus
     order_type: str

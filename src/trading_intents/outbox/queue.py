@@ -65,19 +65,9 @@ CLAIM = """
 
 
 class FailedAttempt(FrozenStruct):
-    """A failed attempt: why, and when the next one is due (None: by the back-off). `row.attempts`
-    are those that count."""
+    """A failed attempt, and why. `row.attempts` are those that count."""
 
     row: ClaimedRow
-    reason: str
-    after_seconds: float | None = None
-
-
-class _FailedClaim(FrozenStruct, kw_only=True):
-    id: int
-    token: UUID
-    counted: int
-    delay: float
     reason: str
 
 
@@ -124,8 +114,8 @@ _RETRY = f"""
         due_at = clock_timestamp() + make_interval(secs => delay),
         finished_at = CASE WHEN counted < $3::bigint THEN NULL ELSE clock_timestamp() END,
         claimed_at = NULL, claim_token = NULL, last_error = reason
-    FROM json_to_recordset($2::text::json)
-        AS held (id bigint, token uuid, counted int, delay float8, reason text)
+    FROM unnest($1::bigint[], $2::uuid[], $4::bigint[], $5::float8[], $6::text[])
+        AS held (id, token, counted, delay, reason)
     WHERE {_BY_CLAIM}
     RETURNING held.token, outbox.status
 """  # noqa: S608 - our own constants
@@ -146,13 +136,13 @@ class _EndedRow(FrozenStruct):
 async def complete(tx: Tx, claims: Sequence[ClaimedRow]) -> set[UUID]:
     """Gives the tokens that still held; of a row that is not among them, the caller rolls back what
     it wrote."""
-    return set(await _end(tx, _COMPLETE, claims, [row.token for row in claims]))
+    return set(await _end(tx, _COMPLETE, claims))
 
 
 async def release(tx: Tx, claims: Sequence[ClaimedRow]) -> set[UUID]:
     """Releases claims that were not started: pending again, the attempt given back. Gives the
     tokens that still held."""
-    return set(await _end(tx, _RELEASE, claims, [row.token for row in claims]))
+    return set(await _end(tx, _RELEASE, claims))
 
 
 async def retry(
@@ -160,28 +150,18 @@ async def retry(
 ) -> dict[UUID, Status]:
     """Makes rows pending again, or failed at the attempt limit; gives the tokens that still held,
     and each row's new status."""
-    held = []
-    for each in failed_attempts:
-        delay = each.after_seconds
-        if delay is None:
-            delay = backoff_seconds(each.row.attempts)
-        held.append(
-            _FailedClaim(
-                id=each.row.id,
-                token=each.row.token,
-                counted=each.row.attempts,
-                delay=delay,
-                reason=scrub(each.reason),
-            )
-        )
     claims = [each.row for each in failed_attempts]
-    return await _end(tx, _RETRY, claims, json_text(held), attempt_limit)
+    counted = [row.attempts for row in claims]
+    delays = list(map(backoff_seconds, counted))
+    reasons = [scrub(each.reason) for each in failed_attempts]
+    return await _end(tx, _RETRY, claims, attempt_limit, counted, delays, reasons)
 
 
 async def _end(
     tx: Tx, query: str, claims: Sequence[ClaimedRow], *arguments: object
 ) -> dict[UUID, Status]:
-    rows = await tx.fetch(query, [row.id for row in claims], *arguments)
+    tokens = [row.token for row in claims]
+    rows = await tx.fetch(query, [row.id for row in claims], tokens, *arguments)
     ended = [_EndedRow(**row) for row in rows]
     return {each.token: Status(each.status) for each in ended}
 

@@ -34,14 +34,12 @@ async def restore_commands(pool: Pool, who: str, reason: str, *, halts: bool = T
 
 async def _restore(tx: Tx, who: str, reason: str, halts: bool = True) -> int:
     await store.forget_absences(tx)
-    await store.restore_sent_commands(tx)
-    queued = await store.list_queued_commands(tx)
-    await store.restore_queued_commands(tx, queued)
+    count = await store.restore_commands(tx)
     await event_log.renew_epoch(tx, who, reason)
     for organization_id in await store.list_organizations(tx) if halts else ():
         principal = HaltPrincipal(HaltPrincipalType.SYSTEM, "restore")
         await start_halt(tx, uuid4(), HaltScope(organization_id), _TERMS, principal)
-    return len(queued)
+    return count
 
 
 async def keep_restoring(pool: Pool, metrics: Metrics, log: Log) -> None:

@@ -1,7 +1,6 @@
 """Statements on a restored database, over all tenants' orders and commands, and on who
 works on it. Never decides."""
 
-from collections.abc import Sequence
 from uuid import UUID
 
 from msgspec.structs import astuple
@@ -10,7 +9,7 @@ from trading_intents.execution.claims import SENT, SentCommand
 from trading_intents.ids import OrganizationId, id_text
 from trading_intents.orders.facts import client_order_id
 from trading_intents.storage.database import Tx
-from trading_intents.trading import FrozenStruct
+from trading_intents.trading import ActionType, FrozenStruct
 
 STATEMENT_LIMIT_SECONDS = 300.0
 
@@ -61,22 +60,24 @@ async def forget_absences(tx: Tx) -> None:
     await tx.execute(query, timeout=STATEMENT_LIMIT_SECONDS)
 
 
-async def restore_sent_commands(tx: Tx) -> None:
-    """CREATEs and REPLACEs that were sent before the backup: one that never arrived is not sent
-    again."""
-    query = """
-        UPDATE sent_commands c SET restored_at = clock_timestamp()
-        FROM orders o WHERE o.order_id = c.order_id AND o.finished_at IS NULL
-            AND c.action_type <> 'CANCEL'
-    """
-    await tx.execute(query, timeout=STATEMENT_LIMIT_SECONDS)
+async def restore_commands(tx: Tx) -> int:
+    """CREATEs and REPLACEs of open orders may have been sent since the backup: those that are queued
+    are marked, and one that never arrived is not sent again. Gives how many were queued, with
+    the CREATEs of legs that are sent with them."""
+    for query in (_RESTORE_CREATES, _RESTORE_REPLACES):
+        await tx.execute(query, timeout=STATEMENT_LIMIT_SECONDS)
+    rows = await tx.fetch(_LIST_REPLACES, timeout=STATEMENT_LIMIT_SECONDS)
+    queued = [QueuedReplace(**row).as_sent() for row in rows]
+    await tx.execute(
+        _ADD_REPLACES, *SENT.pack(map(astuple, queued)), timeout=STATEMENT_LIMIT_SECONDS
+    )
+    return int(await tx.fetchval(_MARK, timeout=STATEMENT_LIMIT_SECONDS))
 
 
-class QueuedCommand(FrozenStruct, kw_only=True):
+class QueuedReplace(FrozenStruct, kw_only=True):
     account_id: UUID
     organization_id: UUID
     order_id: UUID
-    action_type: str
     seq: int
     action_id: UUID
 
@@ -87,45 +88,36 @@ class QueuedCommand(FrozenStruct, kw_only=True):
             organization_id=id_text(self.organization_id),
             order_id=id_text(self.order_id),
             seq=self.seq,
-            action_type=self.action_type,
+            action_type=ActionType.REPLACE,
         )
 
 
-async def list_queued_commands(tx: Tx) -> list[QueuedCommand]:
-    """With the CREATEs of the legs that are sent with them."""
-    query = """
-        WITH queued AS MATERIALIZED (
-            SELECT account_id, organization_id, order_id, action_type, seq
-            FROM commands WHERE failed_at IS NULL AND action_type <> 'CANCEL'
-        )
-        SELECT q.account_id, q.organization_id, q.order_id, q.action_type, q.seq, a.action_id
-        FROM (
-            SELECT * FROM queued
-            UNION ALL
-            SELECT o.account_id, o.organization_id, o.order_id, q.action_type, o.create_seq
-            FROM queued q JOIN orders o ON o.account_id = q.account_id
-                AND o.parent_order_id = q.order_id
-            WHERE q.action_type = 'CREATE'
-        ) AS q
-        JOIN actions a ON a.account_id = q.account_id AND a.seq = q.seq
-    """
-    rows = await tx.fetch(query, timeout=STATEMENT_LIMIT_SECONDS)
-    return [QueuedCommand(**row) for row in rows]
-
-
-async def restore_queued_commands(tx: Tx, queued: Sequence[QueuedCommand]) -> None:
-    """Queued commands become sent ones whose answer was lost; what the broker reports of them from
-    now on is known by their client order ids."""
-    query = f"""
-        INSERT INTO sent_commands AS c ({SENT.columns}, sent_at, restored_at)
-        SELECT {SENT.columns}, clock_timestamp(), clock_timestamp() FROM {SENT.rows} AS n
-        ON CONFLICT (account_id, client_order_id) DO UPDATE
-        SET sent_at = coalesce(c.sent_at, excluded.sent_at), restored_at = excluded.restored_at
-    """  # noqa: S608 - our own constants
-    sent = [each.as_sent() for each in queued]
-    await tx.execute(query, *SENT.pack(map(astuple, sent)), timeout=STATEMENT_LIMIT_SECONDS)
-    query = """
-        UPDATE commands SET sent_at = clock_timestamp()
-        WHERE failed_at IS NULL AND sent_at IS NULL AND action_type <> 'CANCEL'
-    """
-    await tx.execute(query, timeout=STATEMENT_LIMIT_SECONDS)
+_RESTORE_CREATES = "UPDATE orders SET is_restored = true WHERE finished_at IS NULL"
+_RESTORE_REPLACES = """
+    UPDATE sent_commands c SET restored_at = clock_timestamp()
+    FROM orders o WHERE o.order_id = c.order_id AND o.finished_at IS NULL
+        AND c.action_type = 'REPLACE'
+"""
+_LIST_REPLACES = """
+    SELECT c.account_id, c.organization_id, c.order_id, c.seq, a.action_id
+    FROM commands c JOIN actions a USING (account_id, seq)
+    WHERE c.failed_at IS NULL AND c.action_type = 'REPLACE'
+"""
+# What the broker reports of them from now on is known by their client order ids.
+_ADD_REPLACES = f"""
+    INSERT INTO sent_commands AS c ({SENT.columns}, sent_at, restored_at)
+    SELECT {SENT.columns}, clock_timestamp(), clock_timestamp() FROM {SENT.rows} AS n
+    ON CONFLICT (account_id, client_order_id) DO UPDATE
+    SET sent_at = coalesce(c.sent_at, excluded.sent_at), restored_at = excluded.restored_at
+"""  # noqa: S608 - our own constants
+_MARK = """
+    WITH marked AS (
+        UPDATE commands SET sent_at = coalesce(sent_at, clock_timestamp())
+        WHERE failed_at IS NULL AND action_type <> 'CANCEL'
+        RETURNING account_id, order_id, action_type
+    )
+    SELECT (SELECT count(*) FROM marked) + count(*)
+    FROM marked m JOIN orders leg
+        ON leg.account_id = m.account_id AND leg.parent_order_id = m.order_id
+    WHERE m.action_type = 'CREATE'
+"""

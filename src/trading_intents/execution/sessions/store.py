@@ -290,16 +290,16 @@ async def look_up_missing(
     it can report again. So is none with a command of which the answer is awaited."""
     query = f"""
         WITH missing AS MATERIALIZED (
-            SELECT order_id, (SELECT min(sent_at) FROM sent_commands c
+            SELECT order_id, (SELECT min(sent_at) FROM known_commands c
                 WHERE c.order_id = o.order_id) AS sent_at
             FROM orders o
             WHERE account_id = $1 AND finished_at IS NULL AND (
                 $5 AND lookup_due_at > clock_timestamp()
                 OR lookup_due_at IS NULL AND NOT {IS_MARKED}
-                AND EXISTS (SELECT FROM sent_commands c
+                AND EXISTS (SELECT FROM known_commands c
                     WHERE c.order_id = o.order_id AND c.sent_at IS NOT NULL OFFSET 0)
                 AND NOT EXISTS (
-                    SELECT FROM sent_commands c
+                    SELECT FROM known_commands c
                     WHERE c.order_id = o.order_id
                       AND (c.client_order_id = ANY ($2::text[])
                           OR c.broker_order_id = ANY ($3::text[]))

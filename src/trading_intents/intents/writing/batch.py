@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 from msgspec import structs
 
@@ -41,6 +42,7 @@ from trading_intents.intents.writing.state import (
     ResolvedSubmission,
     read_state,
 )
+from trading_intents.orders.facts import client_order_id
 from trading_intents.orders.model import OrderStatus
 from trading_intents.orders.store import OrderRow
 from trading_intents.stats.model import EVERY_REASON, Measure, StatsEntry
@@ -236,11 +238,14 @@ def _append_one(
     text = canonical(record)
     digest = chain(previous, text)
     state.heads[submission.account_id] = seq + 1, digest
+    is_create = record.action_type == ActionType.CREATE
+    name = client_order_id(UUID(intent_id)) if is_create else None
     return Append(
         record=record,
         seq=str(seq + 1),
         text=text.decode(),
         hash=digest,
+        client_order_id=name,
         broker=account.broker,
         idempotency_key=submission.idempotency_key,
         body_digest=submission.body_digest,

@@ -27,6 +27,7 @@ class Append(FrozenStruct, kw_only=True):
     seq: str
     text: str  # of the record, which is hashed
     hash: str
+    client_order_id: str | None  # of a CREATE
     broker: str
     idempotency_key: str | None
     body_digest: str | None
@@ -125,6 +126,7 @@ _COLUMNS = {
     "organization_id": ("uuid", "record.organization_id"),
     "action_type": ("text", "record.action_type"),
     "hash": ("text", "hash"),
+    "client_order_id": ("text", "client_order_id"),
     "environment": ("text", "record.environment"),
     "broker": ("text", "broker"),
     "symbol": ("text", "record.symbol"),
@@ -151,7 +153,7 @@ _APPEND = """
     WITH new ({columns}) AS {kept} (SELECT * FROM {rows}),
     ordered AS (
         INSERT INTO orders (order_id, account_id, organization_id, environment, broker, create_seq,
-            command_seq,
+            command_seq, client_order_id,
                             symbol, order_type, order_side, time_in_force, route_strategy, quantity,
                                 limit_price,
                             stop_price, trail_amount, trail_bps, leg, parent_order_id, active,
@@ -159,6 +161,7 @@ _APPEND = """
                             client_reference_id, received_at, created_at, updated_at, closes,
                             counted_notional)
         SELECT intent_id, account_id, organization_id, environment, broker, seq, seq,
+               client_order_id,
                symbol, order_type, order_side, time_in_force, route_strategy, quantity, limit_price,
                stop_price, trail_amount, trail_bps, leg, nullif(group_id, intent_id),
                coalesce(leg, 'one_cancels_other') = 'one_cancels_other', group_id IS NOT NULL,

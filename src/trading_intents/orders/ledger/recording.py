@@ -55,7 +55,7 @@ from trading_intents.orders.ledger.store import (
     read_ledger,
     read_pasts,
 )
-from trading_intents.orders.model import OrderView
+from trading_intents.orders.model import OrderStatus, OrderView
 from trading_intents.orders.positions import PositionRow, from_trades, reopen, take_fee
 from trading_intents.prices import store as prices_store
 from trading_intents.prices.model import ReferencePrice
@@ -185,6 +185,7 @@ async def _book(
     positions = await _book_positions(tx, account_ref, index, steps)
     balance = account_balance(account_ref, prepared.balance, index.now)
     derived = with_protection(derived, positions, index)
+    derived = [_with_create(order, new_facts, index) for order in derived]
     events = await _collect_events(account_ref, derived, positions, index.now, pacer)
     if balance:
         events.append((balance_event(balance), None))
@@ -207,6 +208,18 @@ async def _book(
     )
 
 
+def _with_create(order: DerivedOrder, new_facts: NewFacts, index: LedgerIndex) -> DerivedOrder:
+    """With what became known of its CREATE: the broker's first id for it, and when it was sent."""
+    row = order.row
+    sent_at = row.sent_at
+    if row.order_status is not OrderStatus.PENDING_NEW:
+        sent = index.clients[AccountName(row.account_id, row.client_order_id)]
+        sent_at = sent.sent_at
+    broker_id = row.create_broker_id or new_facts.named.get(row.client_order_id)
+    after = replace(row, sent_at=sent_at, create_broker_id=broker_id)
+    return replace(order, row=after, written=order.written or after != row)
+
+
 def write_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
     """Writes facts, the commands' broker ids, orders, positions and balances of all accounts."""
     facts = []
@@ -222,8 +235,10 @@ def write_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
             facts.append((account_id, organization_id, order_id, fact))
         for key, (_, owner_id) in each.new_facts.adopted.items():
             matched[AccountName(account_id, key)] = owner_id
+        creates = {order.row.client_order_id for order in each.orders.values()}
         for client_id, broker_id in each.new_facts.named.items():
-            named[AccountName(account_id, client_id)] = broker_id
+            if client_id not in creates:
+                named[AccountName(account_id, client_id)] = broker_id
         for order in each.orders.values():
             if order.written:
                 orders.append(order.row)
@@ -232,17 +247,19 @@ def write_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
         if each.balance:
             balances.append(each.balance)
     statements: list[Statement] = []
-    _write(statements, written.insert_facts, facts)
-    _write(statements, written.match_facts, matched)
-    _write(statements, written.name_commands, named)
-    _write(statements, written.write_orders, orders)
-    _write(statements, written.insert_positions, new_positions)
-    _write(statements, written.write_positions, positions)
-    _write(statements, balances_store.write_balances, balances)
+    add_statement(statements, written.insert_facts, facts)
+    add_statement(statements, written.match_facts, matched)
+    add_statement(statements, written.name_commands, named)
+    add_statement(statements, written.write_orders, orders)
+    add_statement(statements, written.insert_positions, new_positions)
+    add_statement(statements, written.write_positions, positions)
+    add_statement(statements, balances_store.write_balances, balances)
     return statements
 
 
-def _write(statements: list[Statement], write: Callable[[Rows], Statement], rows: Rows) -> None:
+def add_statement(
+    statements: list[Statement], write: Callable[[Rows], Statement], rows: Rows
+) -> None:
     """Appends the statement that writes these rows, if there are any."""
     if rows:
         statements.append(write(rows))
@@ -275,11 +292,11 @@ def publish_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
         for change in each.trades:
             trades.append((change.after, below.get(change.after.trade_id)))
     statements: list[Statement] = []
-    _write(statements, stats_store.insert_entries, entries)
-    _write(statements, prices_store.write_prices, newest_prices(prices))
-    _write(statements, written.change_exposures, exposures)
-    _write(statements, stream_log.appending, [event for event, _ in published])
-    _write(statements, written.write_trades, trades)
+    add_statement(statements, stats_store.insert_entries, entries)
+    add_statement(statements, prices_store.write_prices, newest_prices(prices))
+    add_statement(statements, written.change_exposures, exposures)
+    add_statement(statements, stream_log.appending, [event for event, _ in published])
+    add_statement(statements, written.write_trades, trades)
     return statements
 
 

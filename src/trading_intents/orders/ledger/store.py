@@ -80,13 +80,13 @@ _NAMED = f"""
             UNION
             SELECT found.order_id FROM {_FIRST.rows} AS asked
             CROSS JOIN LATERAL (
-                SELECT order_id FROM sent_commands
+                SELECT order_id FROM known_commands
                 WHERE account_id = asked.account_id AND client_order_id = asked.name OFFSET 0
             ) AS found
             UNION
             SELECT found.order_id FROM {_SECOND.rows} AS asked
             CROSS JOIN LATERAL (
-                SELECT order_id FROM sent_commands
+                SELECT order_id FROM known_commands
                 WHERE account_id = asked.account_id AND broker_order_id BETWEEN asked.name
                     AND asked.name
                 ORDER BY broker_order_id
@@ -121,7 +121,7 @@ _LOCKED = "current_setting('trading_intents.locked_orders')::uuid[]"
 _FIND = f"""
     SELECT json_build_object('command', c)::text FROM {_FIRST.rows} AS asked
     CROSS JOIN LATERAL (
-        SELECT * FROM sent_commands
+        SELECT * FROM known_commands
         WHERE account_id = asked.account_id AND broker_order_id BETWEEN asked.name AND asked.name
         ORDER BY broker_order_id
     ) AS c
@@ -141,7 +141,7 @@ _FIND = f"""
 """  # noqa: S608 - our own constants
 _READ_HEADS = f"""
     SELECT json_build_object('row', o,
-        'commands', (SELECT coalesce(json_agg(c), '[]') FROM sent_commands c
+        'commands', (SELECT coalesce(json_agg(c), '[]') FROM known_commands c
             WHERE c.order_id = o.order_id),
         'trades', (SELECT coalesce(json_agg(t ORDER BY t.booking), '[]') FROM trades t
             WHERE t.order_id = o.order_id)

@@ -62,7 +62,7 @@ _NAME_COMMANDS = f"""
 
 
 def name_commands(broker_order_ids: Mapping[AccountName, str]) -> Statement:
-    """Sets the broker's ids of commands, by their client order ids; a first id is never
+    """Sets the broker's ids of REPLACEs and CANCELs, by their client order ids; a first id is never
     replaced."""
     rows = [(*name, each) for name, each in broker_order_ids.items()]
     return Statement(_NAME_COMMANDS, _NAMED.pack(rows))
@@ -74,6 +74,7 @@ _UNCHANGED = (
     "environment",
     "broker",
     "create_seq",
+    "client_order_id",
     "symbol",
     "order_type",
     "order_side",

@@ -936,6 +936,14 @@ CREATE TABLE orders (
     lookup_due_at timestamptz,
     lookups bigint NOT NULL DEFAULT 0,
     absent_at timestamptz,
+    -- Of its CREATE: the id under which it is sent, the broker's for it, and when it was sent, from
+    -- the first recording after that on.
+    client_order_id text NOT NULL,
+    create_broker_id text,
+    sent_at timestamptz,
+    -- A backup was restored that its CREATE is from, which may have been sent since: it is never
+    -- sent again, only looked up.
+    is_restored boolean NOT NULL DEFAULT false,
     -- Made to close a position: by a caller, or by a halt.
     closes boolean NOT NULL DEFAULT false,
     -- What its versions so far have added to days' sums of keys, together: a REPLACE adds the rest.
@@ -955,6 +963,11 @@ CREATE TABLE orders (
     )
 ) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
 CREATE UNIQUE INDEX orders_by_account ON orders (account_id, create_seq);
+-- Not by the account first: the planner could take it for any look-up by account.
+CREATE UNIQUE INDEX orders_by_client_id ON orders (client_order_id, account_id);
+-- Not unique: venues use their ids again.
+CREATE INDEX orders_by_broker_id ON orders (account_id, create_broker_id)
+WHERE create_broker_id IS NOT NULL;
 CREATE INDEX orders_open ON orders (account_id) WHERE finished_at IS NULL;
 CREATE INDEX orders_finished ON orders (account_id, finished_at) WHERE finished_at IS NOT NULL;
 CREATE INDEX orders_by_status ON orders (account_id, order_status, create_seq)
@@ -1059,23 +1072,22 @@ GRANT DELETE, UPDATE ON stats_entries TO ti_worker;
 -- The ledger: commands that were sent to brokers, the facts seen of each order, and the trades and
 -- positions that they make.
 
--- A command from the moment its send is marked, for ever; a CANCEL has a row for each attempt. While
--- unclear_at says that its answer was lost, it is looked up until it is known, or proved never to
--- have arrived. sent_at is taken back of what was provably not sent. No foreign keys here and below:
--- the order, which is locked while a row is written, has been there since its CREATE.
+-- A REPLACE or CANCEL from the moment its send is marked, for ever; a CANCEL has a row for each
+-- attempt. A CREATE has its ids on its order. While unclear_at says that its answer was lost, it is
+-- looked up until it is known, or proved never to have arrived. sent_at is taken back of what was
+-- provably not sent. No foreign keys here and below: the order, which is locked while a row is
+-- written, has been there since its CREATE.
 CREATE TABLE sent_commands (
     account_id uuid NOT NULL,
     client_order_id text NOT NULL,
     organization_id uuid NOT NULL,
     order_id uuid NOT NULL,
     seq bigint NOT NULL,
-    action_type text NOT NULL CHECK (action_type IN ('CREATE', 'REPLACE', 'CANCEL')),
+    action_type text NOT NULL CHECK (action_type IN ('REPLACE', 'CANCEL')),
     sent_at timestamptz,
     broker_order_id text,
     unclear_at timestamptz,
-    -- When a backup was restored that this CREATE or REPLACE is from: it may have been sent after
-    -- the backup was made, so it is never sent, only looked up. NULL: it is not from a restored
-    -- backup.
+    -- When a backup was restored that this REPLACE is from: as `is_restored` of an order.
     restored_at timestamptz,
     PRIMARY KEY (account_id, client_order_id)
 ) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
@@ -1090,6 +1102,22 @@ CREATE POLICY service ON sent_commands FOR SELECT TO ti_service
 CREATE POLICY worker ON sent_commands TO ti_worker USING (true);
 GRANT SELECT ON sent_commands TO ti_service;
 GRANT SELECT, INSERT, UPDATE ON sent_commands TO ti_worker;
+
+-- All commands by the ids under which brokers report of them. A CREATE that is under way has its mark
+-- in the queue, that of a leg with its entry's.
+CREATE VIEW known_commands WITH (security_invoker = true) AS
+SELECT account_id, client_order_id, order_id, create_seq AS seq, 'CREATE' AS action_type,
+    coalesce(sent_at, (
+        SELECT c.sent_at FROM commands c
+        WHERE c.order_id = coalesce(parent_order_id, orders.order_id) AND c.failed_at IS NULL
+            AND c.action_type = 'CREATE'
+        ORDER BY c.id LIMIT 1
+    )) AS sent_at, create_broker_id AS broker_order_id
+FROM orders
+UNION ALL
+SELECT account_id, client_order_id, order_id, seq, action_type, sent_at, broker_order_id
+FROM sent_commands;
+GRANT SELECT ON known_commands TO ti_worker;
 
 -- What was seen of an order, each once. Without an order_id it is about one that we did not send.
 CREATE TABLE facts (
