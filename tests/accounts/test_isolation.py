@@ -134,7 +134,6 @@ INTENT_ROWS = {
     " 'x')",
     "commands": "(account_id, client_order_id, organization_id, order_id, seq, action_type)"
     " VALUES ($2, 'c', $1, $2, 1, 'CREATE')",
-    "facts": "(account_id, key, organization_id, kind, recorded_at) VALUES ($2, 'k', $1, 'FILLED', now())",
     "trades": "(trade_id, account_id, organization_id, seq, order_id, exec_id, symbol, side, quantity, price,"
     " cumulative_quantity, leaves_quantity, command_seq, received_at)"
     " VALUES (gen_random_uuid(), $2, $1, 1, $2, 'e', 'A', 'BUY', 1, 1, 1, 0, 1, now())",

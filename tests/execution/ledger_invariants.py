@@ -17,8 +17,8 @@ from trading_intents.orders.ledger.store import (
     ConcernedNames,
     parse_histories,
     parse_ledger,
+    read_actions,
     read_ledger,
-    read_pasts,
 )
 from trading_intents.orders.linked import derive_group, uncovered
 from trading_intents.orders.model import OrderFlag, OrderView
@@ -76,8 +76,8 @@ async def _page(database: Database, after: UUID) -> list[list[OrderHistory]]:
         names = ConcernedNames(set(order_ids), set(), set(), set(), set())
         runner = PoolTransaction(tx)
         index = LedgerIndex(parse_ledger(await runner.run(read_ledger(names))))
-        [pasts] = await runner.run([read_pasts(index.heads)])
-        histories = parse_histories(pasts, index.heads)
+        [actions] = await runner.run([read_actions(index.heads)])
+        histories = parse_histories(actions, index.heads)
         return [[histories[name] for name in index.group_of(each)] for each in order_ids]
 
 

@@ -209,7 +209,6 @@ class Books:
     async def everything(self) -> dict[str, list[tuple[Any, ...]]]:
         """Every table that a broker's report may change."""
         tables = (
-            "facts",
             "orders",
             "trades",
             "positions",

@@ -1,5 +1,6 @@
 """Positions: of many symbols at once, summed up again, and beside what the broker reports."""
 
+import asyncio
 from decimal import Decimal
 from io import StringIO
 from typing import Any
@@ -9,12 +10,16 @@ import pytest
 from tests.conftest import Urls
 from tests.execution.in_process_execution import executing, open_in_process
 from tests.execution.recorded_orders import Books, D, fill, reported
+from tests.journal import FACTS
+from tests.waiting import COUNT_BLOCKED, eventually_async
 from trading_intents.brokers.port import BrokerEvent
 from trading_intents.brokers.port import EventKind as E
 from trading_intents.orders.facts import FactKind
 from trading_intents.orders.ledger import recording
 from trading_intents.orders.ledger.reporting import log_recorded
 from trading_intents.telemetry import Metrics, make_log
+
+WAIT_SECONDS = 10.0
 
 
 def counted(quantity: str, key: str, symbol: str = "AAPL", at: int | None = None) -> BrokerEvent:
@@ -210,6 +215,25 @@ async def test_a_fee_under_a_known_key_with_another_quantity_is_not_booked(books
     recorded = await books.record(fee("0.004", "f1"))
     assert (await books.position("BTC/USD"))["quantity"] == D("1.995")
     assert [fact.kind for fact, _ in recorded.conflicts] == [FactKind.FEE]
+
+
+async def test_a_fee_that_many_record_at_once_is_taken_once(books: Books) -> None:
+    """The first makes the position; of the second all have looked for their orders when they wait
+    for the position."""
+    first = [books.record(fee("0.001", "coin1")) for _ in range(4)]
+    await asyncio.gather(*first)
+    lock = "SELECT FROM positions WHERE symbol = 'BTC/USD' FOR UPDATE"
+    async with asyncio.TaskGroup() as recorders, books.owner.transaction():
+        await books.owner.execute(lock)
+        for _ in range(4):
+            recorders.create_task(books.record(fee("0.002", "coin2")))
+
+        async def are_waiting() -> bool:
+            return bool(await books.owner.fetchval(COUNT_BLOCKED) == 4)
+
+        await eventually_async(are_waiting, WAIT_SECONDS)
+    assert (await books.position("BTC/USD"))["fee_quantity"] == D("0.003")
+    assert await books.owner.fetchval(f"SELECT count(*) FROM {FACTS}") == 2
 
 
 async def test_what_a_venue_takes_of_the_coin_lowers_what_we_hold(urls: Urls) -> None:

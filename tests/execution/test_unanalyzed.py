@@ -77,16 +77,6 @@ GROWN: dict[str, tuple[str, dict[str, str]]] = {
             "broker_order_id": "'old' || n",
         },
     ),
-    "facts": (
-        "kind = 'FILL' AND account_id = $1",
-        {
-            "key": "'old' || n",
-            "order_id": "CASE WHEN n % 2 = 0 THEN gen_random_uuid() END",
-            "client_order_id": "NULL",
-            "broker_order_id": "'old' || n",
-            "exec_id": "'old' || n",
-        },
-    ),
     "trades": (
         "account_id = $1",
         {
@@ -97,7 +87,15 @@ GROWN: dict[str, tuple[str, dict[str, str]]] = {
             "received_at": OLD,
         },
     ),
-    "reports": ("account_id = $1", {"seq": "n"}),
+    "reports": (
+        "facts IS NOT NULL AND account_id = $1",
+        {
+            "seq": "n",
+            "order_id": "CASE WHEN n % 2 = 0 THEN gen_random_uuid() END",
+            "facts": """json_build_array(json_build_object('key', 'old' || n, 'kind', 'FILL',
+                'broker_order_id', 'old' || n, 'exec_id', 'old' || n))""",
+        },
+    ),
     "refusals": ("account_id = $1", {"id": "gen_random_uuid()", "created_at": OLD}),
     "halts": (
         "account_id = $1 AND resumed_at IS NOT NULL",

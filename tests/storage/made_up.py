@@ -3,7 +3,7 @@
 MADE_UP = {
     "0002_at_once.sql": """
         ALTER TABLE orders ADD COLUMN note text;
-        ALTER TABLE ONLY facts ADD CONSTRAINT facts_have_keys CHECK (key <> '') NOT VALID;
+        ALTER TABLE ONLY trades ADD CONSTRAINT trades_have_ids CHECK (exec_id <> '') NOT VALID;
         CREATE TABLE notes (
             organization_id uuid NOT NULL REFERENCES organizations,
             body text NOT NULL DEFAULT 'ALTER TABLE trades DROP COLUMN price'
@@ -32,7 +32,7 @@ MADE_UP = {
         DELETE FROM ONLY exposures;
     """,
     "0003_in_steps.sql": """-- In steps
-ALTER TABLE facts VALIDATE CONSTRAINT facts_have_keys;
+ALTER TABLE trades VALIDATE CONSTRAINT trades_have_ids;
 ALTER TABLE orders ADD COLUMN IF NOT EXISTS detail_again text;
 SET lock_timeout = 0;
 DROP INDEX CONCURRENTLY IF EXISTS trades_by_time;

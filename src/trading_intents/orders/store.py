@@ -185,18 +185,24 @@ class CommandRow(FrozenStruct, kw_only=True):
 
 
 class OrderHead(FrozenStruct, kw_only=True):
-    """An order as it is, its trades, and the commands that its broker was sent."""
+    """An order as it is, its trades, the commands that its broker was sent, and its facts in the
+    order in which they came."""
 
     row: OrderRow
     commands: tuple[CommandRow, ...]
     trades: tuple[TradeRow, ...]
+    facts: tuple[Fact, ...]
 
 
 class OrderHistory(OrderHead, kw_only=True):
-    """All rows of one order."""
+    """All rows of one order, and the facts that are new."""
 
-    facts: tuple[Fact, ...]
     actions: tuple[Action, ...]
+    news: tuple[Fact, ...] = ()
+
+    @property
+    def seen(self) -> tuple[Fact, ...]:
+        return (*self.facts, *self.news)
 
 
 # As the API shows it: PostgreSQL makes the texts of ids, amounts and times.

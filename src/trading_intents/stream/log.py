@@ -55,6 +55,7 @@ def appending(events: Sequence[Event]) -> Statement:
             later=later[first.organization_id],
             start=start,
             size=size,
+            facts=first.facts,
         )
         rows.append(astuple(row))
         later[first.organization_id] += len(report)
@@ -65,7 +66,8 @@ def _is_of(report: Sequence[Event], event: Event) -> bool:
     """Whether the event is of the same order, or goes with it."""
     first = report[0]
     return (
-        len(report) < MAX_COUNT
+        event.facts is None
+        and len(report) < MAX_COUNT
         and event.account_id == first.account_id
         and event.symbol == first.symbol
         and event.order_id in (None, first.order_id)
@@ -85,9 +87,10 @@ class _ReportRow(FrozenStruct, kw_only=True):
     later: int
     start: int
     size: int
+    facts: str | None
 
 
-_ROWS = RowParameters(column_types(_ReportRow) | {"order_id": "uuid"}, 2)
+_ROWS = RowParameters(column_types(_ReportRow) | {"order_id": "uuid", "facts": "json"}, 2)
 _APPEND = f"""
     WITH new AS MATERIALIZED (SELECT * FROM {_ROWS.rows} AS sent),
     heads AS (
@@ -99,9 +102,9 @@ _APPEND = f"""
         RETURNING organization_id, seq
     )
     INSERT INTO reports (organization_id, seq, count, day, account_id, order_id, at, symbol,
-        environment, events)
+        environment, facts, events)
     SELECT organization_id, seq - later, count, (at AT TIME ZONE 'UTC')::date, account_id, order_id,
-        at, symbol, environment, substring($1::bytea FROM start::int FOR size::int)
+        at, symbol, environment, facts, substring($1::bytea FROM start::int FOR size::int)
     FROM new JOIN heads USING (organization_id) CROSS JOIN (SELECT clock_timestamp() AS at) AS clock
 """  # noqa: S608 - our own constants
 

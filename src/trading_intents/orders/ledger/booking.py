@@ -1,7 +1,7 @@
 """Computes how new facts change an order, its trades, and the positions of these. Pure: no I/O, no
 clock."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
@@ -53,10 +53,10 @@ REFUSED = frozenset({FactKind.CANCEL_REJECTED, FactKind.REPLACE_REJECTED, FactKi
 
 
 class Arrivals(FrozenStruct):
-    """New facts of one recording: their keys, and by key the numbers of the events among them."""
+    """New facts of one recording: the numbers of the events among them, by their orders (None: of
+    no order of ours) and keys."""
 
-    keys: Collection[str]
-    numbers: Mapping[str, int]
+    numbers: Mapping[tuple[IdText | None, str], int]
     now: datetime
 
 
@@ -145,7 +145,7 @@ def history_of(history: OrderHistory, bust_reopens: bool = True) -> OrderInputs:
     replacing = versions[-1].client_order_id if len(versions) > 1 else None
     attempts = {each.client_order_id: ids[each.seq] for each in history.commands} if cancels else {}
     facts = []
-    for fact in history.facts:
+    for fact in history.seen:
         command = attempts.get(fact.client_order_id or "", fact.client_order_id)
         is_same = command == fact.client_order_id
         facts.append(fact if is_same else replace(fact, client_order_id=command))
@@ -186,9 +186,7 @@ def _derived_order(
     row = history.row
     after, visible = _row_after(history, terms, view, arrivals)
     changes = _trade_changes(history, terms, view, after, arrivals)
-    new = [fact for fact in history.facts if fact.key in arrivals.keys]
-    known = [fact for fact in history.facts if fact.key not in arrivals.keys]
-    is_first = view.acknowledged and not is_acknowledged(known)
+    is_first = view.acknowledged and not is_acknowledged(history.facts)
     was_open = row.finished_at is None and OrderFlag.RESURRECTED in row.flags
     is_open = OrderFlag.RESURRECTED in view.flags and view.state is OrderState.OPEN
     return DerivedOrder(
@@ -197,12 +195,12 @@ def _derived_order(
         written=after != row,
         visible=visible,
         resurrected=is_open and not was_open,
-        refused=after.finished_at is None and any(fact.kind in REFUSED for fact in new),
+        refused=after.finished_at is None and any(fact.kind in REFUSED for fact in history.news),
         trades=changes,
         entries=stats_entries(
             row, after, changes, history.commands if is_first else (), arrivals.now
         ),
-        conflicts=tuple(fact for fact in new if is_conflict(fact, history.facts)),
+        conflicts=tuple(fact for fact in history.news if is_conflict(fact, history.seen)),
     )
 
 
@@ -241,7 +239,7 @@ def _row_after(
             detail=view.detail,
             flags=view.flags,
             active=view.active,
-            broker_sent_at=latest(fact.venue_time for fact in history.facts),
+            broker_sent_at=latest(fact.venue_time for fact in history.seen),
         )
     seqs = {version.client_order_id: version.seq for version in terms.versions}
     after = replace(
@@ -253,7 +251,7 @@ def _row_after(
     if after == row:
         return row, False
     visible = shown != row
-    new_kinds = {fact.kind for fact in history.facts if fact.key in arrivals.keys}
+    new_kinds = {fact.kind for fact in history.news}
     after = replace(
         after,
         received_at=row.received_at if new_kinds.isdisjoint(BROKER_KINDS) else now,
@@ -268,9 +266,10 @@ def _trade_changes(
 ) -> tuple[TradeChange, ...]:
     known = {trade.exec_id: trade for trade in history.trades}
     arrived: dict[str | None, int] = {}
-    for fact in history.facts:
-        if fact.key in arrivals.numbers:
-            arrived[fact.exec_id] = arrivals.numbers[fact.key]
+    for fact in history.news:
+        number = arrivals.numbers.get((order.order_id, fact.key))
+        if number is not None:
+            arrived[fact.exec_id] = number
     first = min(arrived.values(), default=0)
     versions = {version.client_order_id: version for version in terms.versions}
     changes = []

@@ -44,7 +44,7 @@ def advance(head: OrderHead, facts: Sequence[Fact], arrivals: Arrivals) -> Deriv
     visible = after != row
     if visible:
         after = _stamped(row, after, facts, now)
-    numbers = {fact.exec_id: arrivals.numbers.get(fact.key, 0) for fact in facts}
+    numbers = {fact.exec_id: arrivals.numbers.get((row.order_id, fact.key), 0) for fact in facts}
     changes = []
     for trade in trades:
         booked = trade_row(after, row.create_seq, trade, None, now)

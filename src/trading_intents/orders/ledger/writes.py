@@ -6,8 +6,6 @@ from operator import attrgetter
 
 from msgspec.structs import astuple
 
-from trading_intents.ids import IdText
-from trading_intents.orders.facts import Fact
 from trading_intents.orders.ledger.booking import ExposureChange
 from trading_intents.orders.ledger.store import AccountName
 from trading_intents.orders.positions import PositionRow
@@ -18,39 +16,6 @@ from trading_intents.storage.pipeline import RowParameters, Statement, column_ty
 def _assign(names: Iterable[str]) -> str:
     """For an UPDATE from the rows `n`."""
     return ", ".join(f"{name} = n.{name}" for name in names)
-
-
-_FACT_TYPES = column_types(Fact, "arrival")
-_FACTS = RowParameters(
-    {"account_id": "uuid", "organization_id": "uuid", "order_id": "uuid"} | _FACT_TYPES
-)
-_fact_values = attrgetter(*_FACT_TYPES)
-_INSERT_FACTS = f"""
-    INSERT INTO facts ({_FACTS.columns}, recorded_at)
-    SELECT {_FACTS.columns}, clock_timestamp() FROM {_FACTS.rows} AS n
-    ORDER BY order_id IS NOT NULL, CASE WHEN order_id IS NULL THEN key END, ordinality
-"""  # noqa: S608 - our own constants
-
-
-def insert_facts(facts: Sequence[tuple[IdText, IdText, IdText | None, Fact]]) -> Statement:
-    """Each: account, organization, its order if it has one, the fact. A key that was inserted
-    meanwhile is refused."""
-    rows = [(*ids, *_fact_values(fact)) for *ids, fact in facts]
-    return Statement(_INSERT_FACTS, _FACTS.pack(rows))
-
-
-_OWNERS = RowParameters({"account_id": "uuid", "key": "text", "order_id": "uuid"})
-_MATCH_FACTS = f"""
-    UPDATE facts f SET order_id = n.order_id FROM {_OWNERS.rows} AS n
-    WHERE f.account_id = n.account_id AND f.key = n.key AND f.order_id IS NULL
-      AND {_OWNERS.any_of("f", "account_id", "key")}
-"""  # noqa: S608 - our own constants
-
-
-def match_facts(owners: Mapping[AccountName, IdText]) -> Statement:
-    """Assigns facts without an order, by their keys, to the orders that they belong to."""
-    rows = [(*name, owner) for name, owner in owners.items()]
-    return Statement(_MATCH_FACTS, _OWNERS.pack(rows))
 
 
 _NAMED = RowParameters({"account_id": "uuid", "client_order_id": "text", "broker_order_id": "text"})

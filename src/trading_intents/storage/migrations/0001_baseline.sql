@@ -748,11 +748,13 @@ GRANT SELECT, INSERT ON stream_heads TO ti_service, ti_worker;
 GRANT UPDATE (seq) ON stream_heads TO ti_service, ti_worker;
 
 -- The journal is `actions`, what was asked, and these: what was reported of one order in a
--- transaction, or of an account or the organization, whose id it has then in place of an account's. `seq` is that of the
--- last message and `count` how many there are; `events` has them one after the other. Appended to
--- and read by seq, kept for ever; nobody may change one. The key has `day` so that a grown table can
--- become a partition by days. No foreign keys: the rows it speaks of are written in the same
--- transaction and have them.
+-- transaction, or of an account or the organization, whose id it has then in place of an account's.
+-- `seq` is that of the last message and `count` how many there are; `events` has them one after the
+-- other, and `facts` what was seen that was not recorded of the order before, in the order in which
+-- it came. A fact of no order of ours, or a fee, has a report of its own. Appended to and read by
+-- seq, kept for ever; nobody may change one. The key has `day` so that a grown table can become a
+-- partition by days. No foreign keys: the rows it speaks of are written in the same transaction and
+-- have them.
 CREATE TABLE reports (
     organization_id uuid NOT NULL,
     seq seq_number NOT NULL,
@@ -763,9 +765,17 @@ CREATE TABLE reports (
     at timestamptz NOT NULL,
     symbol text NOT NULL,
     environment environment NOT NULL,
+    facts json,
     events bytea NOT NULL,
     PRIMARY KEY (organization_id, seq, day)
 );
+CREATE INDEX reports_by_order ON reports (order_id, seq) WHERE facts IS NOT NULL;
+-- Facts without an order: by their keys, and by the broker's id, under which alone something may be
+-- reported before we know that it is ours.
+CREATE INDEX reports_by_key ON reports (account_id, (facts -> 0 ->> 'key'))
+WHERE order_id IS NULL AND facts IS NOT NULL;
+CREATE INDEX reports_astray ON reports (account_id, (facts -> 0 ->> 'broker_order_id'))
+WHERE order_id IS NULL AND facts IS NOT NULL;
 ALTER TABLE reports ENABLE ROW LEVEL SECURITY;
 ALTER TABLE reports FORCE ROW LEVEL SECURITY;
 CREATE POLICY service ON reports TO ti_service
@@ -1000,8 +1010,7 @@ CREATE POLICY worker ON stats_entries TO ti_worker USING (true);
 GRANT SELECT, INSERT ON stats_entries TO ti_service, ti_worker;
 GRANT DELETE, UPDATE ON stats_entries TO ti_worker;
 
--- The ledger: commands on their way to a broker, the facts seen of each order, and the trades and
--- positions that they make.
+-- The ledger: commands on their way to a broker, and the trades and positions that reports make.
 
 -- A command from the moment its send is marked; a CANCEL has a row for each attempt. Once sent_at
 -- is set it may have been sent, and is looked up: while unclear_at says that its answer was lost,
@@ -1035,43 +1044,6 @@ CREATE POLICY service ON commands FOR SELECT TO ti_service
 CREATE POLICY worker ON commands TO ti_worker USING (true);
 GRANT SELECT ON commands TO ti_service;
 GRANT SELECT, INSERT, UPDATE ON commands TO ti_worker;
-
--- What was seen of an order, each once. Without an order_id it is about one that we did not send.
-CREATE TABLE facts (
-    account_id uuid NOT NULL,
-    key text NOT NULL,
-    order_id uuid,
-    organization_id uuid NOT NULL,
-    arrival bigint GENERATED ALWAYS AS IDENTITY,
-    kind text NOT NULL,
-    client_order_id text,
-    broker_order_id text,
-    replaces text,
-    exec_id text,
-    quantity numeric,
-    price numeric,
-    fee numeric,
-    cum_quantity numeric,
-    average_price numeric,
-    venue_time timestamptz,
-    reason text,
-    detail text,
-    recorded_at timestamptz NOT NULL,
-    PRIMARY KEY (account_id, key)
-);
-CREATE INDEX facts_by_order ON facts (order_id) WHERE order_id IS NOT NULL;
--- Reported under the broker's id alone, before we knew that it is ours.
-CREATE INDEX facts_astray ON facts (account_id, broker_order_id)
-WHERE order_id IS NULL AND client_order_id IS NULL;
-ALTER TABLE facts ENABLE ROW LEVEL SECURITY;
-ALTER TABLE facts FORCE ROW LEVEL SECURITY;
-CREATE POLICY service ON facts FOR SELECT TO ti_service
-    USING (organization_id = ANY ((SELECT current_organizations())::uuid[]));
-CREATE POLICY worker ON facts TO ti_worker USING (true);
-GRANT SELECT ON facts TO ti_service;
-GRANT SELECT, INSERT ON facts TO ti_worker;
--- A fact never changes; only whose it is can turn out later.
-GRANT UPDATE (order_id) ON facts TO ti_worker;
 
 -- `seq` is that of the stream's message that showed the trade last, `booking` its rank among the
 -- symbol's trades for ever. A busted trade, or a gap that real executions filled, stays with
