@@ -128,7 +128,7 @@ INTENT_ROWS = {
     " VALUES ($2, $1, 'k', 'paper', '{}', sha256($2::uuid::text::bytea), 'h')",
     "key_budgets": "(key_id, organization_id, day) VALUES ($2, $1, now()::date)",
     "stats_entries": "(account_id, organization_id, at, measure, key, amount) VALUES ($2, $1, now(), 'm', 'k', 1)",
-    "stats_heads": "(account_id, organization_id) VALUES ($2, $1)",
+    "stats_heads": "(organization_id) SELECT $1::uuid WHERE $2::uuid IS NOT NULL ON CONFLICT DO NOTHING",
     "reports": "(organization_id, seq, count, day, account_id, at, symbol, environment, events)"
     " VALUES ($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 1, now()::date, $2, now(), 'A', 'paper',"
     " 'x')",
@@ -188,7 +188,11 @@ async def test_every_tenant_table_shows_the_set_organizations_rows_only(
         async with database.service.transaction([mine]) as tx:
             found = await tx.fetch(f"SELECT organization_id FROM {table}")
         assert {row["organization_id"] for row in found} == {mine}, table
-        each = 1 if table in ("organization_controls", "rule_versions", "stream_heads") else 2
+        each = (
+            1
+            if table in ("organization_controls", "rule_versions", "stats_heads", "stream_heads")
+            else 2
+        )
         assert len(found) == each, table
         async with database.service.transaction() as tx:
             assert await tx.fetch(f"SELECT organization_id FROM {table}") == [], table

@@ -339,8 +339,10 @@ async def test_stats_count_what_happened(books: Books) -> None:
     await books.record(reported(E.CANCELLED, sent))
     rows = await books.owner.fetch(
         """
-            SELECT measure, key, sum(amount) AS amount FROM stats_entries
-            GROUP BY measure, key HAVING sum(amount) <> 0
+            SELECT counted ->> 0 AS measure, counted ->> 1 AS key,
+                sum((counted ->> 2)::numeric) AS amount
+            FROM reports CROSS JOIN json_array_elements(counts) AS counted
+            GROUP BY measure, key HAVING sum((counted ->> 2)::numeric) <> 0
         """
     )
     counted = {(row["measure"], row["key"]): row["amount"] for row in rows}

@@ -151,8 +151,8 @@ class ExplainedTrading:
             UPDATE account_heads SET seq = seq + {BASE};
             UPDATE stream_heads SET seq = seq + {BASE};
             UPDATE paper_accounts SET events = {BASE};
-            INSERT INTO stats_heads SELECT account_id, organization_id, seq FROM account_heads
-            ON CONFLICT (account_id) DO UPDATE SET rolled_seq = excluded.rolled_seq;
+            INSERT INTO stats_heads SELECT organization_id, seq FROM stream_heads
+            ON CONFLICT (organization_id) DO UPDATE SET rolled_seq = excluded.rolled_seq;
             INSERT INTO stats_buckets (account_id, organization_id, width_seconds, start, measure,
                 key, amount)
             SELECT account_id, organization_id, 60, now(), 'action', 'CREATE', 1 FROM account_heads

@@ -177,10 +177,11 @@ class Stats(msgspec.Struct, kw_only=True):
 Totals = Mapping[tuple[str, str], Decimal]  # by measure and key
 
 
-class Counted(FrozenStruct):
+class Counted(FrozenStruct, array_like=True):
     measure: str
     key: str
-    amount: Decimal
+    amount: Decimal = Decimal(1)
+    at: datetime | None = None  # None: when it was reported
 
 
 def begin(window: Window, now: datetime) -> datetime:

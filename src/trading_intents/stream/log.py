@@ -56,6 +56,7 @@ def appending(events: Sequence[Event]) -> Statement:
             start=start,
             size=size,
             facts=first.facts,
+            counts=first.counts,
         )
         rows.append(astuple(row))
         later[first.organization_id] += len(report)
@@ -88,9 +89,11 @@ class _ReportRow(FrozenStruct, kw_only=True):
     start: int
     size: int
     facts: str | None
+    counts: str | None
 
 
-_ROWS = RowParameters(column_types(_ReportRow) | {"order_id": "uuid", "facts": "json"}, 2)
+_JSON = {"facts": "json", "counts": "json"}
+_ROWS = RowParameters(column_types(_ReportRow) | {"order_id": "uuid"} | _JSON, 2)
 _APPEND = f"""
     WITH new AS MATERIALIZED (SELECT * FROM {_ROWS.rows} AS sent),
     heads AS (
@@ -102,9 +105,9 @@ _APPEND = f"""
         RETURNING organization_id, seq
     )
     INSERT INTO reports (organization_id, seq, count, day, account_id, order_id, at, symbol,
-        environment, facts, events)
+        environment, facts, counts, events)
     SELECT organization_id, seq - later, count, (at AT TIME ZONE 'UTC')::date, account_id, order_id,
-        at, symbol, environment, facts, substring($1::bytea FROM start::int FOR size::int)
+        at, symbol, environment, facts, counts, substring($1::bytea FROM start::int FOR size::int)
     FROM new JOIN heads USING (organization_id) CROSS JOIN (SELECT clock_timestamp() AS at) AS clock
 """  # noqa: S608 - our own constants
 

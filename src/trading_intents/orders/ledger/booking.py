@@ -4,7 +4,6 @@ clock."""
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
-from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -37,7 +36,7 @@ from trading_intents.orders.positions import (
     take_fee,
 )
 from trading_intents.orders.store import CommandRow, OrderHistory, OrderRow, TradeRow
-from trading_intents.stats.model import Measure, StatsEntry, ack_key
+from trading_intents.stats.model import Counted, Measure, ack_key
 from trading_intents.trading import (
     EXACT,
     ZERO,
@@ -120,7 +119,7 @@ class DerivedOrder(FrozenStruct, kw_only=True):
     # It is open, and its broker, which may know more of it, refused to change it.
     refused: bool = False
     trades: tuple[TradeChange, ...]
-    entries: tuple[StatsEntry, ...]
+    counts: tuple[Counted, ...]
     # Executions that came again under another key, with other numbers.
     conflicts: tuple[Fact, ...] = ()
     is_uncovered: bool = False  # an entry whose exits fall short
@@ -197,7 +196,7 @@ def _derived_order(
         resurrected=is_open and not was_open,
         refused=after.finished_at is None and any(fact.kind in REFUSED for fact in history.news),
         trades=changes,
-        entries=stats_entries(
+        counts=count_changes(
             row, after, changes, history.commands if is_first else (), arrivals.now
         ),
         conflicts=tuple(fact for fact in history.news if is_conflict(fact, history.seen)),
@@ -323,33 +322,33 @@ def trade_row(
     )
 
 
-def stats_entries(
+def count_changes(
     row: OrderRow,
     after: OrderRow,
     changes: Iterable[TradeChange],
     acknowledged: Iterable[CommandRow],
     now: datetime,
-) -> tuple[StatsEntry, ...]:
+) -> tuple[Counted, ...]:
     """`acknowledged` are the order's commands if its broker first shows now that it has it."""
-    of_account = partial(StatsEntry, account_id=row.account_id, organization_id=row.organization_id)
-    finished = partial(of_account, at=row.created_at, measure=Measure.FINISHED)
-    filled = partial(of_account, at=now, key=row.symbol)
-    entries = []
+    counts = []
     if row.order_status is not after.order_status:
-        if row.order_status in FINAL_STATUSES:
-            entries.append(finished(key=row.order_status, amount=Decimal(-1)))
-        if after.order_status in FINAL_STATUSES:
-            entries.append(finished(key=after.order_status))
+        for status, amount in ((row.order_status, Decimal(-1)), (after.order_status, Decimal(1))):
+            if status in FINAL_STATUSES:
+                counts.append(Counted(Measure.FINISHED, status, amount, row.created_at))
+    quantity = ZERO
+    value = ZERO
     for change in changes:
-        quantity, value = change.growth()
-        if quantity or value:
-            entries.append(filled(measure=Measure.FILLED_QUANTITY, amount=quantity))
-            entries.append(filled(measure=Measure.FILLED_NOTIONAL, amount=value))
+        more, more_value = change.growth()
+        quantity = EXACT.add(quantity, more)
+        value = EXACT.add(value, more_value)
+    if quantity or value:
+        counts.append(Counted(Measure.FILLED_QUANTITY, row.symbol, quantity))
+        counts.append(Counted(Measure.FILLED_NOTIONAL, row.symbol, value))
     for command in acknowledged:
         if command.action_type is ActionType.CREATE and command.sent_at:
-            key = ack_key(max(int((now - command.sent_at).total_seconds() * 1000), 0))
-            entries.append(of_account(at=now, measure=Measure.ACK_MILLIS, key=key))
-    return tuple(entries)
+            millis = max(int((now - command.sent_at).total_seconds() * 1000), 0)
+            counts.append(Counted(Measure.ACK_MILLIS, ack_key(millis)))
+    return tuple(counts)
 
 
 def _exposure_change(

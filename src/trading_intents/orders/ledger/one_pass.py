@@ -15,9 +15,9 @@ from trading_intents.orders.ledger.booking import (
     Arrivals,
     DerivedOrder,
     TradeChange,
+    count_changes,
     exposure_change,
     lone_sums,
-    stats_entries,
     trade_row,
 )
 from trading_intents.orders.model import FINAL_STATUSES, OrderStatus, average
@@ -55,7 +55,7 @@ def advance(head: OrderHead, facts: Sequence[Fact], arrivals: Arrivals) -> Deriv
         written=visible,
         visible=visible,
         trades=tuple(changes),
-        entries=stats_entries(row, after, changes, head.commands if is_first else (), now),
+        counts=count_changes(row, after, changes, head.commands if is_first else (), now),
         exposure=exposure_change(row, lone_sums(row), lone_sums(after)),
     )
 

@@ -59,8 +59,7 @@ from trading_intents.orders.model import OrderView
 from trading_intents.orders.positions import PositionRow, from_trades, reopen, take_fee
 from trading_intents.prices import store as prices_store
 from trading_intents.prices.model import ReferencePrice
-from trading_intents.stats import store as stats_store
-from trading_intents.stats.model import StatsEntry
+from trading_intents.stats.model import Counted
 from trading_intents.storage.grouped import StatementRunner
 from trading_intents.storage.pipeline import Reply, Statement, json_text
 from trading_intents.stream import log as stream_log
@@ -193,7 +192,7 @@ async def _book(
             events.append((event, None))
     for fact in new_facts.facts.get(None, ()):
         symbol = prepared.events[new_facts.numbers[None, fact.key]].symbol or ""
-        events.append((_silent_event(account_ref, symbol, [fact]), None))
+        events.append((_silent_event(account_ref, symbol, None, [fact]), None))
     if balance:
         events.append((balance_event(balance), None))
     reports = [event for event in prepared.events if event.kind is EventKind.POSITION]
@@ -249,9 +248,8 @@ def _write(statements: list[Statement], write: Callable[[Rows], Statement], rows
 
 
 def publish_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
-    """The last statements before the commit: stats, reference prices and exposures, then the
+    """The last statements before the commit: reference prices and exposures, then the
     organizations' stream heads, and the trades by their seqs."""
-    entries: list[StatsEntry] = []
     prices = []
     exposures = []
     published: list[tuple[Event, IdText | None]] = []
@@ -260,7 +258,6 @@ def publish_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
         for price in each.prices:
             prices.append((each.account_ref, price))
         for order in each.orders.values():
-            entries += order.entries
             if order.exposure:
                 exposures.append(order.exposure)
     # How far the events of trades are below their organizations' new heads.
@@ -275,7 +272,6 @@ def publish_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
         for change in each.trades:
             trades.append((change.after, below.get(change.after.trade_id)))
     statements: list[Statement] = []
-    _write(statements, stats_store.insert_entries, entries)
     _write(statements, prices_store.write_prices, newest_prices(prices))
     _write(statements, written.change_exposures, exposures)
     _write(statements, stream_log.appending, [event for event, _ in published])
@@ -290,7 +286,7 @@ async def _collect_events(
     pacer: Pacer,
 ) -> list[tuple[Event, IdText | None]]:
     """The stream events of orders and trades, with the trade that each reports. An order's first
-    one has its new facts."""
+    one has its new facts, and what is counted of it."""
     events: list[tuple[Event, IdText | None]] = []
     for order in derived:
         await pacer.pause_if_due()
@@ -301,19 +297,23 @@ async def _collect_events(
             if change.is_published:
                 events.append((trade_event(order.row, change.after), change.after.trade_id))
         order_id = order.row.order_id
-        facts = new_facts.facts.get(order_id)
-        if facts and len(events) > first:
+        facts = new_facts.facts.get(order_id, ())
+        if (facts or order.counts) and len(events) == first:
+            events.append((_silent_event(account_ref, order.row.symbol, order_id), None))
+        if len(events) > first:
             event, trade_id = events[first]
-            events[first] = replace(event, facts=json_text(facts)), trade_id
-        elif facts:
-            events.append((_silent_event(account_ref, order.row.symbol, facts, order_id), None))
+            event = replace(event, facts=_maybe_json(facts), counts=_maybe_json(order.counts))
+            events[first] = event, trade_id
     return events
 
 
 def _silent_event(
-    account_ref: AccountRef, symbol: str, facts: Sequence[Fact], order_id: IdText | None = None
+    account_ref: AccountRef,
+    symbol: str,
+    order_id: IdText | None,
+    facts: Sequence[Fact] = (),
 ) -> Event:
-    """Facts that change nothing that is shown."""
+    """For what changes nothing that is shown."""
     account_id, organization_id = account_ref.id_texts
     return Event(
         organization_id=organization_id,
@@ -322,8 +322,12 @@ def _silent_event(
         symbol=symbol,
         payload=SILENT,
         order_id=order_id,
-        facts=json_text(facts),
+        facts=_maybe_json(facts),
     )
+
+
+def _maybe_json(rows: Sequence[Fact | Counted]) -> str | None:
+    return json_text(rows) if rows else None
 
 
 async def _derive_groups(

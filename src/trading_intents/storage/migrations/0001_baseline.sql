@@ -751,8 +751,8 @@ GRANT UPDATE (seq) ON stream_heads TO ti_service, ti_worker;
 -- transaction, or of an account or the organization, whose id it has then in place of an account's.
 -- `seq` is that of the last message and `count` how many there are; `events` has them one after the
 -- other, and `facts` what was seen that was not recorded of the order before, in the order in which
--- it came. A fact of no order of ours, or a fee, has a report of its own. Appended to and read by
--- seq, kept for ever; nobody may change one. The key has `day` so that a grown table can become a
+-- it came. A fact of no order of ours, or a fee, has a report of its own. `counts` is what stats count
+-- of it: measure, key, amount, and when, if that is not `at`. Appended to and read by seq, kept for ever; nobody may change one. The key has `day` so that a grown table can become a
 -- partition by days. No foreign keys: the rows it speaks of are written in the same transaction and
 -- have them.
 CREATE TABLE reports (
@@ -766,6 +766,7 @@ CREATE TABLE reports (
     symbol text NOT NULL,
     environment environment NOT NULL,
     facts json,
+    counts json,
     events bytea NOT NULL,
     PRIMARY KEY (organization_id, seq, day)
 );
@@ -954,10 +955,10 @@ GRANT SELECT, DELETE ON refusals TO ti_worker;
 
 -- Stats: what each account did, counted in buckets of time.
 
--- How far the account's log is counted. Apart from account_heads, whose rows every submit updates.
+-- How far the organization's journal is counted. Apart from stream_heads, whose rows every append
+-- updates.
 CREATE TABLE stats_heads (
-    account_id uuid PRIMARY KEY REFERENCES accounts,
-    organization_id uuid NOT NULL,
+    organization_id uuid PRIMARY KEY REFERENCES organizations,
     rolled_seq bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 ALTER TABLE stats_heads ENABLE ROW LEVEL SECURITY;
@@ -991,8 +992,8 @@ GRANT SELECT, INSERT ON stats_buckets TO ti_service, ti_worker;
 GRANT UPDATE (amount) ON stats_buckets TO ti_service, ti_worker;
 GRANT DELETE ON stats_buckets TO ti_worker;
 
--- What is counted and not in the buckets yet: a worker adds it, and removes it here, in one
--- transaction.
+-- What was refused, which the journal does not have, and is not in the buckets yet: a worker adds it,
+-- and removes it here, in one transaction.
 CREATE TABLE stats_entries (
     account_id uuid NOT NULL,
     organization_id uuid NOT NULL,
