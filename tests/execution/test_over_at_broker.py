@@ -60,6 +60,21 @@ async def test_a_snapshot_that_has_an_order_as_filled_ends_it(urls: Urls) -> Non
         await until_filled(it, intent)
 
 
+async def test_a_look_up_that_brings_a_fill_and_the_end_books_the_fill_once(urls: Urls) -> None:
+    async with open_in_process(urls) as it, executing(it):
+        intent = await it.create("10")
+        await it.until_status(intent, "NEW")
+        it.venue.is_mute = True
+        order = it.venue.orders[await it.coid(intent)]
+        order.ticket = replace(order.ticket, quantity=Decimal(4))
+        it.fill(await it.coid(intent), "4")
+        await it.cancel(intent)
+        await until_filled(it, intent)
+        owner = it.in_process_writer.owner
+        assert await owner.fetchval("SELECT count(*) FROM trades") == 1
+        assert await owner.fetchval("SELECT quantity FROM positions") == 4
+
+
 @pytest.mark.usefixtures("soon")
 async def test_an_order_that_its_broker_rejects_with_a_fill_ends(urls: Urls) -> None:
     async with open_in_process(urls) as it, executing(it):

@@ -282,7 +282,7 @@ class Reconciler:
                     (ended,),
                     also_locked=found.also_locked,
                 )
-                recorded.append(await self._recorder.record_in_tx(tx, ending))
+                recorded.append(await self._recorder.record_in_tx(tx, ending, recorded))
                 view = recorded[-1].view_of(order_id)
             unresolved = _describe(await store.read_unresolved(tx, order_id), view)
             verdict = classify_lookup(
@@ -299,7 +299,7 @@ class Reconciler:
                     order_id, looked_up.create_id, unresolved, capabilities.unique_order_ids
                 )
             if fact:
-                recorded.append(await self._give_up(tx, looked_up, fact))
+                recorded.append(await self._give_up(tx, looked_up, fact, recorded))
                 delay = LOOKUP_PAUSES_SECONDS[0]  # another command may still be unresolved
             elif is_proved:
                 await self._queue_again(tx, looked_up)
@@ -319,11 +319,14 @@ class Reconciler:
             await self._act(looked_up, unresolved, verdict)
 
     async def _give_up(
-        self, tx: Tx, looked_up: LookupResult, fact: PlatformFact
+        self,
+        tx: Tx,
+        looked_up: LookupResult,
+        fact: PlatformFact,
+        unpublished: Sequence[RecordedAccount],
     ) -> RecordedAccount:
-        recorded = await self._recorder.record_in_tx(
-            tx, AccountRecording(looked_up.session.account_ref, (), (fact,))
-        )
+        ending = AccountRecording(looked_up.session.account_ref, own=(fact,))
+        recorded = await self._recorder.record_in_tx(tx, ending, unpublished)
         await store.clear_unclear(
             tx, looked_up.session.account_ref.account_id, fact.client_order_id
         )

@@ -100,11 +100,13 @@ class Recorder:
         await self._group.close()
         self._transactions.close()
 
-    async def record_in_tx(self, tx: Tx, recording: AccountRecording) -> RecordedAccount:
-        """Runs the first statements of a transaction; `publish` and `notify_committed` must
-        follow."""
+    async def record_in_tx(
+        self, tx: Tx, recording: AccountRecording, unpublished: Sequence[RecordedAccount] = ()
+    ) -> RecordedAccount:
+        """Runs the first statements of a transaction; `publish` and `notify_committed` must follow,
+        also of those before that are `unpublished`."""
         runner = PoolTransaction(tx)
-        (recorded,), _ = await record(runner, [recording])
+        (recorded,), _ = await record(runner, [recording], unpublished=unpublished)
         await runner.run(write_statements([recorded]))
         if recorded.resurrected:
             await runner.run([store.looking_up(recorded.resurrected, 0)])
