@@ -169,7 +169,7 @@ async def record(
 
 
 def _with_news(head: OrderHead, order: DerivedOrder, facts: Sequence[Fact]) -> OrderHead:
-    """What is written last before the commit, and so was not read."""
+    """The head with what is written last before the commit, and so was not read."""
     trades = {trade.exec_id: trade for trade in head.trades}
     trades |= {change.after.exec_id: change.after for change in order.trades}
     return replace(head, trades=tuple(trades.values()), facts=(*head.facts, *facts))
