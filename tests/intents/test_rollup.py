@@ -20,26 +20,22 @@ from tests.kept_connections import open_owner
 from tests.waiting import eventually_async
 from trading_intents.clock import SystemClock
 from trading_intents.execution.upkeep import keep_execution
-from trading_intents.ids import id_text
 from trading_intents.intents import store
 from trading_intents.secret import Secret
 from trading_intents.stats import store as stats_store
 from trading_intents.stats.model import (
-    EVERY_REASON,
     ORIGIN,
     WIDTHS_SECONDS,
     WINDOWS_SECONDS,
     Counted,
     Measure,
     Stats,
-    StatsEntry,
     Window,
     ack_key,
     begin,
     cover,
 )
 from trading_intents.storage.database import Database
-from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.storage.pipeline import json_text
 from trading_intents.stream.log import append
 from trading_intents.stream.model import SILENT, Event
@@ -157,12 +153,10 @@ async def roll(database: Database) -> bool:
         return await stats_store.roll_up(tx)
 
 
-async def add(database: Database, entries: list[StatsEntry], is_rolled: bool = True) -> None:
-    async with database.worker.transaction() as tx:
-        await PoolTransaction(tx).run([stats_store.insert_entries(entries)])
-    if is_rolled:
-        async with database.worker.transaction() as tx:
-            await stats_store.add_entries(tx)
+REFUSE = """
+    INSERT INTO stats_entries (account_id, organization_id, at, measure, key, amount)
+    VALUES ($1, $2, now(), 'refused', '', 1)
+"""
 
 
 def random_actions(seed: int, count: int) -> list[tuple[str, str, datetime]]:
@@ -405,16 +399,9 @@ async def test_a_tenant_sees_its_own_buckets_only(database: Database, book: Book
     async with database.service.transaction([uuid.uuid4()]) as tx:
         for table in ("stats_buckets", "stats_entries", "stats_heads"):
             assert await tx.fetch(f"SELECT FROM {table}") == []
-    stolen = StatsEntry(
-        account_id=id_text(book.account_id),
-        organization_id=id_text(uuid.uuid4()),
-        at=datetime.now(UTC),
-        measure=Measure.REFUSED,
-        key=EVERY_REASON,
-    )
     with pytest.raises(asyncpg.InsufficientPrivilegeError):
         async with database.service.transaction([book.organization_id]) as tx:
-            await PoolTransaction(tx).run([stats_store.insert_entries([stolen])])
+            await tx.execute(REFUSE, book.account_id, uuid.uuid4())
 
 
 async def test_counts_are_exact_while_workers_add_them_to_the_buckets(
@@ -428,15 +415,8 @@ async def test_counts_are_exact_while_workers_add_them_to_the_buckets(
                 await stats_store.add_entries(tx)
 
     workers = [asyncio.create_task(keep_adding()) for _ in range(2)]
-    one = StatsEntry(
-        account_id=id_text(book.account_id),
-        organization_id=id_text(book.organization_id),
-        at=datetime.now(UTC),
-        measure=Measure.REFUSED,
-        key=EVERY_REASON,
-    )
     for count in range(1, 51):
-        await add(database, [one], is_rolled=False)
+        await book.owner.execute(REFUSE, book.account_id, book.organization_id)
         assert (await read(database, book, Window.LAST_DAY)).refused.total == count
     done.set()
     await asyncio.gather(*workers)

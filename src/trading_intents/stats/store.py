@@ -6,8 +6,6 @@ from datetime import datetime
 from decimal import Decimal
 from uuid import UUID
 
-from msgspec.structs import astuple
-
 from trading_intents.stats.model import (
     KEEP_SECONDS,
     OPEN,
@@ -16,15 +14,12 @@ from trading_intents.stats.model import (
     WINDOWS_SECONDS,
     Counted,
     Stats,
-    StatsEntry,
     Window,
     begin,
     cover,
-    sum_up,
     summarize,
 )
 from trading_intents.storage.database import Tx
-from trading_intents.storage.pipeline import RowParameters, Statement, column_types
 from trading_intents.trading import ZERO, FrozenStruct
 
 TAIL_PAGE_SEQS = 20_000
@@ -153,18 +148,6 @@ async def _read_entries(tx: Tx, account_id: UUID, start: datetime) -> list[Count
         GROUP BY measure, key
     """
     return await _fetch_counted(tx, query, account_id, start)
-
-
-_ENTRIES = RowParameters(column_types(StatsEntry))
-_INSERT_ENTRIES = f"""
-    INSERT INTO stats_entries ({_ENTRIES.columns}) SELECT {_ENTRIES.columns}
-    FROM {_ENTRIES.rows} AS n
-"""  # noqa: S608 - our own constants
-
-
-def insert_entries(entries: Sequence[StatsEntry]) -> Statement:
-    """Inserts without waiting for a lock. Runs in a pipeline and in a pool's transaction alike."""
-    return Statement(_INSERT_ENTRIES, _ENTRIES.pack(map(astuple, sum_up(entries))))
 
 
 # Adds `counted` to the buckets of each width.
