@@ -15,7 +15,6 @@ from trading_intents.orders.ledger.booking import (
     Arrivals,
     DerivedOrder,
     TradeChange,
-    exposure_change,
     lone_sums,
     stats_entries,
     trade_row,
@@ -56,7 +55,7 @@ def advance(head: OrderHead, facts: Sequence[Fact], arrivals: Arrivals) -> Deriv
         visible=visible,
         trades=tuple(changes),
         entries=stats_entries(row, after, changes, head.commands if is_first else (), now),
-        exposure=exposure_change(row, lone_sums(row), lone_sums(after)),
+        opened=lone_sums(after).plus(lone_sums(row), -1),
     )
 
 
