@@ -138,12 +138,10 @@ INTENT_ROWS = {
     " cumulative_quantity, leaves_quantity, command_seq, received_at)"
     " VALUES (gen_random_uuid(), $2, $1, 1, $2, 'e', 'A', 'BUY', 1, 1, 1, 0, 1, now())",
     "position_openings": "(account_id, organization_id, opened_at) VALUES ($2, $1, now())",
-    "positions": "(account_id, symbol, organization_id, received_at) VALUES ($2, 'A', $1, now())",
     "leases": "(account_id, organization_id) VALUES ($2, $1)",
     "trading_limits": "(owner_id, organization_id, rules) VALUES ($2, $1, '{}')",
     "daily_baselines": "(account_id, organization_id, day, timezone, result) VALUES ($2, $1, now(), 'UTC', 0)",
-    "exposures": "(account_id, symbol, organization_id, open_orders, open_buy, open_sell)"
-    " VALUES ($2, 'A', $1, 0, 0, 0)",
+    "holdings": "(account_id, symbol, organization_id) VALUES ($2, 'A', $1)",
     "halts": "(id, organization_id, account_id, reason, cancel_orders, close_positions, state, principal_type,"
     " principal_id) VALUES (gen_random_uuid(), $1, $2, 'r', true, false, 'done', 'USER', 'u')",
     "halt_closings": "(halt_id, account_id, organization_id, symbols, positions_done, waiting)"

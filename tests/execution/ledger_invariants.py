@@ -157,7 +157,9 @@ def _average(trades: Sequence[store.TradeRow]) -> Decimal | None:
 
 async def _assert_true_positions(database: Database) -> None:
     async with database.worker.transaction(read_only=True, isolation="repeatable read") as tx:
-        positions = await tx.fetch("SELECT * FROM positions", timeout=LIMIT_SECONDS)
+        positions = await tx.fetch(
+            "SELECT * FROM holdings WHERE received_at IS NOT NULL", timeout=LIMIT_SECONDS
+        )
         trades = await tx.fetch("SELECT * FROM trades ORDER BY booking", timeout=LIMIT_SECONDS)
     booked: dict[tuple[UUID, str], list[BookedTrade]] = {}
     for trade in trades:
@@ -185,7 +187,7 @@ async def assert_true_exposures(database: Database) -> None:
     not."""
     async with database.worker.transaction(read_only=True, isolation="repeatable read") as tx:
         kept = await tx.fetch(
-            "SELECT account_id, symbol, open_orders, open_buy, open_sell FROM exposures"
+            "SELECT account_id, symbol, open_orders, open_buy, open_sell FROM holdings"
             " WHERE (open_orders, open_buy, open_sell) IS DISTINCT FROM (0, 0, 0)"
         )
         orders = await tx.fetch(

@@ -58,7 +58,7 @@ GROW = (
     FROM generate_series(1, $3::bigint) AS n
     """,
     """
-    INSERT INTO positions (account_id, organization_id, symbol, received_at)
+    INSERT INTO holdings (account_id, organization_id, symbol, received_at)
     SELECT $1, $2, 'OLD' || n, now() FROM generate_series(1, $3::bigint) AS n
     """,
 )
@@ -92,6 +92,6 @@ async def test_a_report_reads_no_more_rows_in_a_large_ledger(books: Books) -> No
         DELETE FROM orders WHERE create_seq > 1000000;
         DELETE FROM reports WHERE seq > 1000000;
         DELETE FROM trades WHERE exec_id = 'old';
-        DELETE FROM positions WHERE symbol LIKE 'OLD%';
+        DELETE FROM holdings WHERE symbol LIKE 'OLD%';
         """
     )

@@ -86,6 +86,20 @@ async def test_an_order_that_its_broker_rejects_with_a_fill_ends(urls: Urls) -> 
         assert (order["filled_quantity"], order["reason"]) == (3, "ended_by_broker")
 
 
+@pytest.mark.usefixtures("soon")
+async def test_a_look_up_that_shows_a_fill_and_the_end_books_both_once(urls: Urls) -> None:
+    async with open_in_process(urls) as it, executing(it):
+        intent = await it.create("10")
+        await it.until_status(intent, "NEW")
+        it.venue.is_mute = True
+        it.fill(await it.coid(intent), "3")
+        it.venue.end(await it.coid(intent), EventKind.REJECTED)
+        await it.cancel(intent)  # which is refused, and so the order is looked up
+        order = await it.until_status(intent, "CANCELLED")
+        assert (order["filled_quantity"], order["reason"]) == (3, "ended_by_broker")
+        assert await it.in_process_writer.owner.fetchval("SELECT quantity FROM holdings") == 3
+
+
 async def test_a_cancel_that_is_refused_by_the_stream_alone_is_followed_by_a_look_up(
     urls: Urls, monkeypatch: pytest.MonkeyPatch
 ) -> None:

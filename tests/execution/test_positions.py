@@ -135,7 +135,7 @@ async def test_a_bust_that_the_broker_counts_already_ends_the_difference(books: 
 async def test_a_symbol_that_was_never_held_or_traded_has_no_position(books: Books) -> None:
     await books.create("10", limit="1")
     await books.record(counted("0", "p1"), counted("0", "p2", "OTHER"))
-    assert await books.owner.fetchval("SELECT count(*) FROM positions") == 0
+    assert await books.owner.fetchval("SELECT count(received_at) FROM holdings") == 0
     await books.record(counted("2", "p3", "OTHER"))
     assert await compared(books, "OTHER") == (D(0), D(2), True)
     await books.record(counted("0", "p4", "OTHER"))
@@ -150,7 +150,7 @@ async def test_a_position_of_what_is_no_symbol_is_left_out_loudly(books: Books) 
     log_recorded(
         await books.record(*events, counted("3", "good", "ok.a")), make_log("warning", out), metrics
     )
-    rows = await books.owner.fetch("SELECT symbol, broker_quantity FROM positions")
+    rows = await books.owner.fetch("SELECT symbol, broker_quantity FROM holdings")
     assert [tuple(row) for row in rows] == [("OK.A", D(3))]
     kinds = {"kind": "event_left_out"}
     assert metrics.registry.get_sample_value("ti_execution_alerts_total", kinds) == len(odd)
@@ -245,7 +245,7 @@ async def test_what_a_venue_takes_of_the_coin_lowers_what_we_hold(urls: Urls) ->
         it.venue.sessions[0].received.put_nowait(fee("0.005", "f1"))
 
         async def is_lower() -> bool:
-            held = await it.in_process_writer.owner.fetchval("SELECT quantity FROM positions")
+            held = await it.in_process_writer.owner.fetchval("SELECT quantity FROM holdings")
             return bool(held == D("1.995"))
 
         await it.until(is_lower)

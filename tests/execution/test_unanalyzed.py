@@ -115,7 +115,7 @@ GROWN: dict[str, tuple[str, dict[str, str]]] = {
         },
     ),
     # Of other accounts and symbols: an account's own are read as a whole.
-    "positions": ("account_id = $1", {"account_id": "gen_random_uuid()"}),
+    "holdings": ("account_id = $1", {"account_id": "gen_random_uuid()"}),
     "paper_holdings": ("account_id = $1", {"account_id": "gen_random_uuid()"}),
     "paper_accounts": ("account_id = $1", {"account_id": "gen_random_uuid()"}),
     "balances": ("account_id = $1", {"account_id": "gen_random_uuid()"}),

@@ -14,7 +14,7 @@ MADE_UP = {
         ALTER TABLE IF EXISTS stats_entries ADD COLUMN note text;
         DROP INDEX refusals_by_age;
         CREATE POLICY own ON balances TO ti_owner USING (true);
-        ALTER POLICY worker ON positions USING (account_id IS NOT NULL);
+        ALTER POLICY worker ON holdings USING (account_id IS NOT NULL);
         DROP POLICY worker ON paper_working;
         DROP TRIGGER rules_gone ON accounts;
         LOCK TABLE halts IN ACCESS EXCLUSIVE MODE;
@@ -29,7 +29,7 @@ MADE_UP = {
         INSERT INTO workers (id, expires_at) VALUES (gen_random_uuid(), now());
         UPDATE leases SET seen_at = NULL;
         UPDATE stats_heads AS h SET rolled_seq = 0;
-        DELETE FROM ONLY exposures;
+        DELETE FROM ONLY holdings;
     """,
     "0003_in_steps.sql": """-- In steps
 ALTER TABLE trades VALIDATE CONSTRAINT trades_have_ids;

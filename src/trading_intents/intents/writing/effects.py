@@ -163,18 +163,18 @@ _APPEND = """
                counted
         FROM new WHERE action_type = 'CREATE'
     ),
-    exposed AS (
-        INSERT INTO exposures AS e (account_id, symbol, organization_id, open_orders, open_buy,
+    opened AS (
+        INSERT INTO holdings AS h (account_id, symbol, organization_id, open_orders, open_buy,
             open_sell)
         SELECT account_id, symbol, organization_id, count(*) FILTER (WHERE action_type = 'CREATE'),
                coalesce(sum(opens) FILTER (WHERE order_side = 'BUY'), 0),
                coalesce(sum(opens) FILTER (WHERE order_side <> 'BUY'), 0)
         FROM new WHERE opens <> 0 OR action_type = 'CREATE'
         GROUP BY account_id, symbol, organization_id ORDER BY account_id, symbol COLLATE "C"
-        ON CONFLICT (account_id, symbol) DO UPDATE
-        SET open_orders = e.open_orders + excluded.open_orders,
-            open_buy = e.open_buy + excluded.open_buy,
-            open_sell = e.open_sell + excluded.open_sell
+        ON CONFLICT (organization_id, account_id, symbol) DO UPDATE
+        SET open_orders = h.open_orders + excluded.open_orders,
+            open_buy = h.open_buy + excluded.open_buy,
+            open_sell = h.open_sell + excluded.open_sell
     ),
     moved AS (
         UPDATE account_heads h SET seq = last.seq, hash = last.hash

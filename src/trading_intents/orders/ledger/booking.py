@@ -26,6 +26,7 @@ from trading_intents.orders.model import (
     is_acknowledged,
 )
 from trading_intents.orders.positions import (
+    NOTHING_OPEN,
     Booking,
     OpenSums,
     PositionRow,
@@ -96,18 +97,6 @@ def _booking_numbers(trade: TradeRow) -> tuple[object, ...]:
     return trade.quantity, trade.price, trade.fee, trade.broker_sent_at
 
 
-class ExposureChange(FrozenStruct, kw_only=True):
-    """The change that a group of linked orders, or one order, makes to the sums of a symbol's open
-    orders."""
-
-    account_id: IdText
-    symbol: str
-    organization_id: IdText
-    open_orders: int
-    open_buy: Decimal
-    open_sell: Decimal
-
-
 class DerivedOrder(FrozenStruct, kw_only=True):
     """An order after its new facts."""
 
@@ -125,7 +114,8 @@ class DerivedOrder(FrozenStruct, kw_only=True):
     is_uncovered: bool = False  # an entry whose exits fall short
     is_unprotected: bool = False
     is_newly_unprotected: bool = False
-    exposure: ExposureChange | None = None  # of its group, with the group's first
+    # By which it, or its group with the group's first, changes what is open of the symbol.
+    opened: OpenSums = NOTHING_OPEN
 
 
 def history_of(history: OrderHistory, bust_reopens: bool = True) -> OrderInputs:
@@ -170,7 +160,7 @@ def derive_orders(
         derived.append(_derived_order(history, each.terms, view, arrivals))
     derived[0] = replace(
         derived[0],
-        exposure=_exposure_change(group, derived),
+        opened=_opened(group, derived),
         is_uncovered=uncovered(views) > 0,
     )
     return derived
@@ -351,31 +341,15 @@ def count_changes(
     return tuple(counts)
 
 
-def _exposure_change(
-    group: Sequence[OrderHistory], derived: Sequence[DerivedOrder]
-) -> ExposureChange | None:
+def _opened(group: Sequence[OrderHistory], derived: Sequence[DerivedOrder]) -> OpenSums:
     before = open_sums(_summed(group, [history.row for history in group]))
-    after = open_sums(_summed(group, [order.row for order in derived]))
-    return exposure_change(group[0].row, before, after)
-
-
-def exposure_change(row: OrderRow, before: OpenSums, after: OpenSums) -> ExposureChange | None:
-    if before == after:
-        return None
-    return ExposureChange(
-        account_id=row.account_id,
-        symbol=row.symbol,
-        organization_id=row.organization_id,
-        open_orders=after.orders - before.orders,
-        open_buy=EXACT.subtract(after.buy, before.buy),
-        open_sell=EXACT.subtract(after.sell, before.sell),
-    )
+    return open_sums(_summed(group, [order.row for order in derived])).plus(before, -1)
 
 
 def lone_sums(row: OrderRow) -> OpenSums:
     """Of an order that nothing is linked to."""
     if row.finished_at:
-        return OpenSums(0, ZERO, ZERO)
+        return NOTHING_OPEN
     unfilled = EXACT.subtract(row.quantity, row.filled_quantity)
     is_buy = row.order_side is OrderSide.BUY
     return OpenSums(1, unfilled, ZERO) if is_buy else OpenSums(1, ZERO, unfilled)
@@ -395,14 +369,11 @@ def _summed(group: Sequence[OrderHistory], rows: Sequence[OrderRow]) -> Iterator
 
 class PositionChange(FrozenStruct):
     row: PositionRow  # as it is now
-    is_new: bool
     visible: bool  # whether a reader sees it changed
     is_new_difference: bool  # the broker newly reports a quantity that is not ours
 
 
-def position_change(
-    before: PositionRow, after: PositionRow, is_new: bool, now: datetime
-) -> PositionChange:
+def position_change(before: PositionRow, after: PositionRow, now: datetime) -> PositionChange:
     reported = replace(
         before,
         broker_quantity=after.broker_quantity,
@@ -412,8 +383,12 @@ def position_change(
     )
     visible = after != reported
     is_reported = (before.broker_quantity, before.differs) != (after.broker_quantity, after.differs)
-    row = replace(after, received_at=now) if visible or is_reported else after
-    return PositionChange(row, is_new, visible, bool(after.differs) and is_reported)
+    row = replace(
+        after,
+        received_at=now if visible or is_reported else before.received_at or now,
+        revision=before.revision + 1,
+    )
+    return PositionChange(row, visible, bool(after.differs) and is_reported)
 
 
 def book_trades(row: PositionRow, bookings: Iterable[Booking]) -> PositionRow:

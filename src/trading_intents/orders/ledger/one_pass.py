@@ -16,7 +16,6 @@ from trading_intents.orders.ledger.booking import (
     DerivedOrder,
     TradeChange,
     count_changes,
-    exposure_change,
     lone_sums,
     trade_row,
 )
@@ -56,7 +55,7 @@ def advance(head: OrderHead, facts: Sequence[Fact], arrivals: Arrivals) -> Deriv
         visible=visible,
         trades=tuple(changes),
         counts=count_changes(row, after, changes, head.commands if is_first else (), now),
-        exposure=exposure_change(row, lone_sums(row), lone_sums(after)),
+        opened=lone_sums(after).plus(lone_sums(row), -1),
     )
 
 

@@ -56,7 +56,14 @@ from trading_intents.orders.ledger.store import (
     read_ledger,
 )
 from trading_intents.orders.model import OrderView
-from trading_intents.orders.positions import PositionRow, from_trades, reopen, take_fee
+from trading_intents.orders.positions import (
+    NOTHING_OPEN,
+    OpenSums,
+    PositionRow,
+    from_trades,
+    reopen,
+    take_fee,
+)
 from trading_intents.orders.store import OrderHead
 from trading_intents.prices import store as prices_store
 from trading_intents.prices.model import ReferencePrice
@@ -131,9 +138,10 @@ async def record(
     before: Sequence[Statement] = (),
     unpublished: Sequence[RecordedAccount] = (),
 ) -> tuple[list[RecordedAccount], list[Reply]]:
-    """One of each account. Locks the orders concerned by id, then positions by account and symbol,
-    and runs what is to be read `also` under these locks; then says what changes. What was seen
-    before changes nothing.
+    """One of each account. Locks the orders concerned by id, reads their symbols' positions, and
+    runs what is to be read `also` under these locks; then says what changes. What was seen before
+    changes nothing. Positions are not locked, since accepts write the same rows: a position that
+    another one writes meanwhile is refused when it is written.
 
     `write_statements` are to be run next, `publish_statements` last before the commit; another
     recording between them is given what is `unpublished`.
@@ -231,11 +239,9 @@ async def _book(
 
 
 def write_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
-    """Writes the commands' broker ids, orders, positions and balances of all accounts."""
+    """Writes the commands' broker ids, orders and balances of all accounts."""
     named: dict[AccountName, str] = {}
     orders = []
-    new_positions: list[PositionRow] = []
-    positions: list[PositionRow] = []
     balances = []
     for each in recorded:
         account_id, _ = each.account_ref.id_texts
@@ -244,15 +250,11 @@ def write_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
         for order in each.orders.values():
             if order.written:
                 orders.append(order.row)
-        for change in each.positions:
-            (new_positions if change.is_new else positions).append(change.row)
         if each.balance:
             balances.append(each.balance)
     statements: list[Statement] = []
     _write(statements, written.name_commands, named)
     _write(statements, written.write_orders, orders)
-    _write(statements, written.insert_positions, new_positions)
-    _write(statements, written.write_positions, positions)
     _write(statements, balances_store.write_balances, balances)
     return statements
 
@@ -264,18 +266,14 @@ def _write(statements: list[Statement], write: Callable[[Rows], Statement], rows
 
 
 def publish_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
-    """The last statements before the commit: reference prices and exposures, then the
+    """The last statements before the commit: reference prices and holdings, then the
     organizations' stream heads, and the trades by their seqs."""
     prices = []
-    exposures = []
     published: list[tuple[Event, IdText | None]] = []
     for each in recorded:
         published += each.events
         for price in each.prices:
             prices.append((each.account_ref, price))
-        for order in each.orders.values():
-            if order.exposure:
-                exposures.append(order.exposure)
     # How far the events of trades are below their organizations' new heads.
     below: dict[IdText, int] = {}
     later = Counter[str]()
@@ -289,10 +287,26 @@ def publish_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
             trades.append((change.after, below.get(change.after.trade_id)))
     statements: list[Statement] = []
     _write(statements, prices_store.write_prices, newest_prices(prices))
-    _write(statements, written.change_exposures, exposures)
+    _write(statements, written.write_holdings, _changed_holdings(recorded))
     _write(statements, stream_log.appending, [event for event, _ in published])
     _write(statements, written.write_trades, trades)
     return statements
+
+
+def _changed_holdings(
+    recorded: Sequence[RecordedAccount],
+) -> list[tuple[PositionRow, OpenSums]]:
+    positions: dict[AccountName, PositionRow] = {}
+    opened: dict[AccountName, OpenSums] = {}
+    for each in recorded:
+        for order in each.orders.values():
+            if order.opened != NOTHING_OPEN:
+                name = AccountName(order.row.account_id, order.row.symbol)
+                positions.setdefault(name, unbooked(each.account_ref, name.name))
+                opened[name] = opened.get(name, NOTHING_OPEN).plus(order.opened)
+        for change in each.positions:
+            positions[AccountName(change.row.account_id, change.row.symbol)] = change.row
+    return [(row, opened.get(name, NOTHING_OPEN)) for name, row in positions.items()]
 
 
 async def _collect_events(
@@ -399,23 +413,23 @@ async def _book_positions(
     """The changed positions. A report of quantity 0 makes no position of a symbol that was never
     held or traded."""
     booked = []
-    account_id, organization_id = account_ref.id_texts
     for symbol, of_symbol in sorted(steps.items()):
-        row = index.positions.get(AccountName(account_id, symbol))
-        is_new = row is None
-        if row is None:
-            if not any(isinstance(step, TradeChange) or step.quantity for _, step in of_symbol):
-                continue
-            row = PositionRow(
-                account_id=account_id,
-                organization_id=organization_id,
-                symbol=symbol,
-                received_at=index.now,
-            )
+        row = unbooked(account_ref, symbol)
+        row = index.positions.get(AccountName(row.account_id, symbol), row)
+        is_new = row.received_at is None
+        if is_new and not any(
+            isinstance(step, TradeChange) or step.quantity for _, step in of_symbol
+        ):
+            continue
         after = await _book_symbol(tx, index.now, row, of_symbol)
-        if after != row or is_new:
-            booked.append(position_change(row, after, is_new, index.now))
+        if is_new or after != row:
+            booked.append(position_change(row, after, index.now))
     return booked
+
+
+def unbooked(account_ref: AccountRef, symbol: str) -> PositionRow:
+    account_id, organization_id = account_ref.id_texts
+    return PositionRow(account_id=account_id, organization_id=organization_id, symbol=symbol)
 
 
 async def _book_symbol(

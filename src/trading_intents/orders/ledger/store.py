@@ -153,28 +153,30 @@ _READ_ACTIONS = """
     )::text
     FROM unnest($1::text::uuid[]) AS asked (order_id)
 """
-_LOCK_POSITIONS = f"""
-    SELECT row_to_json(p)::text
+_READ_POSITIONS = f"""
+    SELECT row_to_json(h)::text
     FROM (
-        SELECT account_id, symbol FROM (
-            SELECT account_id, symbol FROM orders WHERE order_id = ANY ({_LOCKED})
-            UNION
-            SELECT account_id, name FROM {_FIRST.rows} AS asked
-        ) AS asked
-        ORDER BY account_id, symbol OFFSET 0  -- in this order they are locked
+        SELECT organization_id, account_id, symbol FROM orders WHERE order_id = ANY ({_LOCKED})
+        UNION
+        SELECT a.organization_id, a.id, asked.name FROM {_FIRST.rows} AS asked
+        CROSS JOIN LATERAL (
+            SELECT id, organization_id FROM accounts WHERE id = asked.account_id OFFSET 0
+        ) AS a
     ) AS asked
     CROSS JOIN LATERAL (
-        SELECT * FROM positions WHERE account_id = asked.account_id AND symbol = asked.symbol
-        FOR UPDATE
-    ) AS p
+        SELECT * FROM holdings
+        WHERE organization_id = asked.organization_id AND account_id = asked.account_id
+            AND symbol = asked.symbol OFFSET 0
+    ) AS h
 """  # noqa: S608 - our own constants
-# Of the symbols of locked entries, under the locks of their positions.
+# Of the symbols of locked entries.
 READ_COVERS = Statement(COVERS.format(named=f"order_id = ANY ({_LOCKED})"))
 
 
 def read_ledger(names: ConcernedNames) -> list[Statement]:
-    """Locks the orders by id, then their positions and those that are reported; then, so that what
-    was recorded before is known, reads all that the booking of common orders needs."""
+    """Locks the orders by id; reads all that the booking of common orders needs, their positions
+    and those that are reported too. Positions come before what was recorded of others under the
+    same keys: if that comes in between, the position is another one when it is written."""
     clients = _FIRST.pack(names.client_order_ids)
     brokers = _FIRST.pack(names.broker_order_ids)
     keys = _FIRST.pack(names.keys)
@@ -182,7 +184,7 @@ def read_ledger(names: ConcernedNames) -> list[Statement]:
     order_ids = array_text(names.order_ids)
     return [
         Statement(_LOCK_ORDERS, clients + brokers + (order_ids,) + symbols),
-        Statement(_LOCK_POSITIONS, symbols),
+        Statement(_READ_POSITIONS, symbols),
         Statement(_FIND, brokers + keys),
         Statement(_READ_HEADS),
         Statement("SELECT to_json(clock_timestamp())::text"),

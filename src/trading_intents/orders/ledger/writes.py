@@ -6,9 +6,8 @@ from operator import attrgetter
 
 from msgspec.structs import astuple
 
-from trading_intents.orders.ledger.booking import ExposureChange
 from trading_intents.orders.ledger.store import AccountName
-from trading_intents.orders.positions import PositionRow
+from trading_intents.orders.positions import OpenSums, PositionRow
 from trading_intents.orders.store import OrderRow, TradeRow
 from trading_intents.storage.pipeline import RowParameters, Statement, column_types
 
@@ -63,43 +62,27 @@ def write_orders(orders: Sequence[OrderRow]) -> Statement:
     return Statement(_UPDATE_ORDERS, _ORDERS.pack(map(_order_values, orders)))
 
 
-_POSITIONS = RowParameters(column_types(PositionRow))
-_INSERT_POSITIONS = f"""
-    INSERT INTO positions ({_POSITIONS.columns})
-    SELECT {_POSITIONS.columns} FROM {_POSITIONS.rows} AS n ORDER BY account_id, symbol
-"""  # noqa: S608 - our own constants
-_UPDATE_POSITIONS = f"""
-    UPDATE positions p SET {_assign(PositionRow.__struct_fields__)}
-    FROM {_POSITIONS.rows} AS n WHERE p.account_id = n.account_id AND p.symbol = n.symbol
-      AND {_POSITIONS.any_of("p", "account_id", "symbol")}
-"""  # noqa: S608 - our own constants
-
-
-def insert_positions(positions: Sequence[PositionRow]) -> Statement:
-    """A position that was inserted meanwhile is refused."""
-    return Statement(_INSERT_POSITIONS, _POSITIONS.pack(map(astuple, positions)))
-
-
-def write_positions(positions: Sequence[PositionRow]) -> Statement:
-    return Statement(_UPDATE_POSITIONS, _POSITIONS.pack(map(astuple, positions)))
-
-
-_EXPOSURES = RowParameters(column_types(ExposureChange))
-_CHANGE_EXPOSURES = f"""
-    INSERT INTO exposures AS e ({_EXPOSURES.columns})
-    SELECT account_id, symbol, organization_id, sum(open_orders), sum(open_buy), sum(open_sell)
-    FROM {_EXPOSURES.rows} AS n GROUP BY account_id, symbol, organization_id
-    HAVING (sum(open_orders), sum(open_buy), sum(open_sell)) <> (0, 0, 0)
+_OPEN_TYPES = {"open_orders": "bigint", "open_buy": "numeric", "open_sell": "numeric"}
+_HOLDINGS = RowParameters(column_types(PositionRow) | _OPEN_TYPES)
+_KEPT = "{0} = CASE excluded.revision WHEN 0 THEN h.{0} ELSE excluded.{0} END"
+_BOOKED = column_types(PositionRow, "account_id", "symbol", "organization_id", "revision")
+_WRITE_HOLDINGS = f"""
+    INSERT INTO holdings AS h ({_HOLDINGS.columns})
+    SELECT {_HOLDINGS.columns} FROM {_HOLDINGS.rows} AS n
     ORDER BY account_id, symbol COLLATE "C"  -- in this order they are locked
-    ON CONFLICT (account_id, symbol) DO UPDATE
-    SET open_orders = e.open_orders + excluded.open_orders,
-        open_buy = e.open_buy + excluded.open_buy, open_sell = e.open_sell + excluded.open_sell
+    ON CONFLICT (organization_id, account_id, symbol) DO UPDATE
+    SET {", ".join(f"{name} = h.{name} + excluded.{name}" for name in _OPEN_TYPES)},
+        revision = CASE excluded.revision WHEN 0 THEN h.revision
+            ELSE next_revision(h.revision, excluded.revision) END,
+        {", ".join(map(_KEPT.format, _BOOKED))}
 """  # noqa: S608 - our own constants
 
 
-def change_exposures(changes: Sequence[ExposureChange]) -> Statement:
-    """Adds differences to the sums of open orders."""
-    return Statement(_CHANGE_EXPOSURES, _EXPOSURES.pack(map(astuple, changes)))
+def write_holdings(holdings: Iterable[tuple[PositionRow, OpenSums]]) -> Statement:
+    """Writes positions, but those whose `revision` is 0, and adds differences to what is open. A
+    position that was written since it was read is refused."""
+    rows = [(*astuple(row), *opened) for row, opened in holdings]
+    return Statement(_WRITE_HOLDINGS, _HOLDINGS.pack(rows))
 
 
 _TRADE_TYPES = column_types(TradeRow, "booking", "seq")

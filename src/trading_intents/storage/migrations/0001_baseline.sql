@@ -622,26 +622,6 @@ CREATE POLICY worker ON daily_baselines TO ti_worker USING (true);
 GRANT SELECT, INSERT, UPDATE, DELETE ON daily_baselines TO ti_service;
 GRANT SELECT, INSERT, UPDATE ON daily_baselines TO ti_worker;
 
--- What is open of an account's symbol: orders, and their unfilled quantities by side. Of two
--- versions of an order the larger counts. Who changes an order changes this in the same
--- transaction.
-CREATE TABLE exposures (
-    account_id uuid NOT NULL,
-    symbol text COLLATE "C" NOT NULL,
-    organization_id uuid NOT NULL,
-    open_orders bigint NOT NULL,
-    open_buy numeric NOT NULL,
-    open_sell numeric NOT NULL,
-    PRIMARY KEY (account_id, symbol)
-) WITH (fillfactor = 20);
-ALTER TABLE exposures ENABLE ROW LEVEL SECURITY;
-ALTER TABLE exposures FORCE ROW LEVEL SECURITY;
-CREATE POLICY service ON exposures TO ti_service
-    USING (organization_id = ANY ((SELECT current_organizations())::uuid[]));
-CREATE POLICY worker ON exposures TO ti_worker USING (true);
-GRANT SELECT, INSERT, UPDATE ON exposures TO ti_service, ti_worker;
-GRANT DELETE ON exposures TO ti_worker;
-
 -- Halts of an organization (no account_id) or of an account, kept for ever: who stopped trading,
 -- why, and who let it go on. The totals are counted from orders and positions as they are. No
 -- foreign keys: a halt may begin in a transaction that holds orders, and accounts are locked before
@@ -1089,13 +1069,20 @@ CREATE POLICY worker ON trades TO ti_worker USING (true);
 GRANT SELECT ON trades TO ti_service;
 GRANT SELECT, INSERT, UPDATE ON trades TO ti_worker;
 
--- At average cost, from the opening (what was held before our first trade) and our trades.
--- broker_quantity is what the broker last reported, under broker_key at broker_sent_at; differs
--- says whether the two do not agree, NULL before a report.
-CREATE TABLE positions (
-    account_id uuid NOT NULL,
-    symbol text NOT NULL,
+-- A symbol in an account. First what is open of it: orders, and their unfilled quantities by side; of
+-- two versions of an order the larger counts. Who changes an order adds the difference in the same
+-- transaction. Then the position, which recordings alone write: at average cost, from the opening
+-- (what was held before our first trade) and our trades. broker_quantity is what the broker last
+-- reported, under broker_key at broker_sent_at; differs says whether the two do not agree, NULL before
+-- a report. received_at is NULL until a position is first booked: readers of positions skip the row.
+CREATE TABLE holdings (
     organization_id uuid NOT NULL,
+    account_id uuid NOT NULL,
+    symbol text COLLATE "C" NOT NULL,
+    open_orders bigint NOT NULL DEFAULT 0,
+    open_buy numeric NOT NULL DEFAULT 0,
+    open_sell numeric NOT NULL DEFAULT 0,
+    revision bigint NOT NULL DEFAULT 0,  -- how often the position was written
     quantity numeric NOT NULL DEFAULT 0,
     open_cost numeric NOT NULL DEFAULT 0,
     realized_pnl numeric NOT NULL DEFAULT 0,
@@ -1113,16 +1100,31 @@ CREATE TABLE positions (
     broker_key text,
     broker_sent_at timestamptz,
     differs boolean,
-    received_at timestamptz NOT NULL,
-    PRIMARY KEY (account_id, symbol)
-) WITH (fillfactor = 50);
-ALTER TABLE positions ENABLE ROW LEVEL SECURITY;
-ALTER TABLE positions FORCE ROW LEVEL SECURITY;
-CREATE POLICY service ON positions FOR SELECT TO ti_service
+    received_at timestamptz,
+    PRIMARY KEY (organization_id, account_id, symbol)
+) WITH (fillfactor = 20);
+ALTER TABLE holdings ENABLE ROW LEVEL SECURITY;
+ALTER TABLE holdings FORCE ROW LEVEL SECURITY;
+CREATE POLICY service ON holdings TO ti_service
     USING (organization_id = ANY ((SELECT current_organizations())::uuid[]));
-CREATE POLICY worker ON positions TO ti_worker USING (true);
-GRANT SELECT ON positions TO ti_service;
-GRANT SELECT, INSERT, UPDATE ON positions TO ti_worker;
+CREATE POLICY worker ON holdings TO ti_worker USING (true);
+GRANT SELECT, INSERT (organization_id, account_id, symbol, open_orders, open_buy, open_sell),
+    UPDATE (open_orders, open_buy, open_sell) ON holdings TO ti_service;
+GRANT SELECT, INSERT, UPDATE, DELETE ON holdings TO ti_worker;
+
+-- The revision of a position that is written, one more than it was read with. Another one was written
+-- meanwhile: the transaction is over, as if it had met it under SERIALIZABLE.
+CREATE FUNCTION next_revision(present bigint, written bigint) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF written <> present + 1 THEN
+        RAISE serialization_failure USING MESSAGE = 'the position was written meanwhile';
+    END IF;
+    RETURN written;
+END
+$$;
+GRANT EXECUTE ON FUNCTION next_revision(bigint, bigint) TO ti_worker;
 
 -- Accounts whose openings are set, which happens once, by the first snapshot that has positions.
 CREATE TABLE position_openings (
