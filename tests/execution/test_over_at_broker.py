@@ -72,7 +72,7 @@ async def test_a_look_up_that_brings_a_fill_and_the_end_books_the_fill_once(urls
         await until_filled(it, intent)
         owner = it.in_process_writer.owner
         assert await owner.fetchval("SELECT count(*) FROM trades") == 1
-        assert await owner.fetchval("SELECT quantity FROM positions") == 4
+        assert await owner.fetchval("SELECT quantity FROM holdings") == 4
 
 
 @pytest.mark.usefixtures("soon")

@@ -222,7 +222,7 @@ async def test_a_fee_that_many_record_at_once_is_taken_once(books: Books) -> Non
     for the position."""
     first = [books.record(fee("0.001", "coin1")) for _ in range(4)]
     await asyncio.gather(*first)
-    lock = "SELECT FROM positions WHERE symbol = 'BTC/USD' FOR UPDATE"
+    lock = "SELECT FROM holdings WHERE symbol = 'BTC/USD' FOR UPDATE"
     async with asyncio.TaskGroup() as recorders, books.owner.transaction():
         await books.owner.execute(lock)
         for _ in range(4):
