@@ -15,6 +15,7 @@ from trading_intents.trading import OrderKind
 SHUFFLES = 16
 # Columns about when rather than what. `flags` may say more: that something came late.
 MOMENTS = {"version", "sent_at", "received_at", "created_at", "updated_at", "finished_at", "flags"}
+MOMENTS |= {"counted_notional", "revision"}  # by a price as it was then; by the batches
 IDS = {"order_id", "account_id", "trade_id", "client_order_id"}
 
 

@@ -121,8 +121,9 @@ READ_CLAIMED = Statement(f"""
                 AND sent.sent_at IS NOT NULL
         ) AS sends,
         EXISTS (
-            SELECT FROM facts f
-            WHERE f.order_id = asked.order_id AND f.kind IN ({SHOWN_KINDS}) OFFSET 0
+            SELECT FROM reports r CROSS JOIN json_array_elements(r.facts) AS fact
+            WHERE r.order_id = asked.order_id AND r.facts IS NOT NULL
+                AND fact ->> 'kind' IN ({SHOWN_KINDS}) OFFSET 0
         ) AS acknowledged,
         asked.closes,
         EXISTS (
@@ -203,7 +204,7 @@ _ADD_SENT = f"""
 
 
 def add_sent(commands: Sequence[SentCommand]) -> Statement:
-    """Adds the client order ids of REPLACEs and CANCELs that are marked, by which they are known."""
+    """Adds the names of REPLACEs and CANCELs that are marked, by which they are known."""
     return Statement(_ADD_SENT, SENT.pack(map(astuple, commands)))
 
 

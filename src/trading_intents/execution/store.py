@@ -40,9 +40,8 @@ _LOCK_LINKED = f"""
 
 def unmarking_sent(commands: Sequence[tuple[UUID, str]]) -> list[Statement]:
     """Takes marks back, by account and client order id: the broker provably received nothing."""
-    changes = f"UPDATE sent_commands c SET sent_at = NULL, unclear_at = NULL {_BY_NAME}"  # noqa: S608 - our own
-    creates = f"UPDATE orders c SET sent_at = NULL {_BY_NAME} AND c.sent_at IS NOT NULL"  # noqa: S608 - our own
-    return [Statement(changes, _names(commands)), Statement(creates, _names(commands))]
+    names = _names(commands)
+    return [Statement(query, names) for query in _UNMARK]
 
 
 def setting_unclear(commands: Sequence[tuple[UUID, str]]) -> Statement:
@@ -62,6 +61,12 @@ _BY_NAME = """
 """
 
 
+_UNMARK = (
+    f"UPDATE sent_commands c SET sent_at = NULL, unclear_at = NULL {_BY_NAME}",  # noqa: S608 - ours
+    f"UPDATE orders c SET sent_at = NULL {_BY_NAME} AND c.sent_at IS NOT NULL",  # noqa: S608 - ours
+)
+
+
 def _names(commands: Sequence[tuple[UUID, str]]) -> tuple[str, str]:
     account_ids, names = zip(*commands, strict=True)
     return array_text(map(str, account_ids)), array_text(names)
@@ -73,11 +78,17 @@ def looking_up(
     is_sent: bool = True,
 ) -> Statement:
     """Starts look-ups of these orders, or starts them again. What was found absent may have arrived
-    since, if something was sent."""
+    since, if something was sent; a CREATE whose answer was lost was, and leaves the queue."""
     sql = """
         UPDATE orders
         SET lookup_due_at = clock_timestamp() + make_interval(secs => $2::text::float8),
-            lookups = 0, absent_at = CASE WHEN NOT $3::text::boolean THEN absent_at END
+            lookups = 0, absent_at = CASE WHEN NOT $3::text::boolean THEN absent_at END,
+            sent_at = coalesce(sent_at, (
+                SELECT c.sent_at FROM commands c
+                WHERE c.order_id = orders.order_id AND c.failed_at IS NULL
+                    AND c.action_type = 'CREATE'
+                ORDER BY c.id LIMIT 1
+            ))
         WHERE order_id = ANY ($1::text::uuid[])
     """
     return Statement(sql, (array_text(map(str, order_ids)), str(seconds), str(is_sent)))
@@ -185,10 +196,10 @@ _UNRESOLVED = f"""
         entry.external_order_id AS entry_external_id, entry.order_side AS entry_side,
         entry.order_type AS entry_type, entry.quantity AS entry_quantity,
         entry.acknowledged AS is_entry_acknowledged,
-        EXISTS (
-            SELECT FROM known_commands c
-            WHERE c.order_id = o.order_id AND c.seq = o.create_seq
-                AND c.sent_at IS NOT NULL OFFSET 0
+        NOT EXISTS (
+            SELECT FROM commands c
+            WHERE c.order_id = o.order_id AND c.failed_at IS NULL AND c.action_type = 'CREATE'
+                AND c.sent_at IS NULL OFFSET 0
         ) AS is_sent,
         ARRAY (
             SELECT seq FROM sent_commands c
@@ -230,7 +241,9 @@ _UNRESOLVED = f"""
         SELECT p.external_order_id, p.order_side, p.order_type, p.quantity, (
             SELECT action_id FROM actions WHERE account_id = p.account_id AND seq = p.command_seq
         ) AS confirmed_action_id, EXISTS (
-            SELECT FROM facts f WHERE f.order_id = p.order_id AND f.kind IN ({SHOWN_KINDS}) OFFSET 0
+            SELECT FROM reports r CROSS JOIN json_array_elements(r.facts) AS fact
+            WHERE r.order_id = p.order_id AND r.facts IS NOT NULL
+                AND fact ->> 'kind' IN ({SHOWN_KINDS}) OFFSET 0
         ) AS acknowledged
         FROM orders p WHERE p.order_id = o.parent_order_id LIMIT 1
     ) AS entry ON true

@@ -154,11 +154,11 @@ async def retry(
     counted = [row.attempts for row in claims]
     delays = list(map(backoff_seconds, counted))
     reasons = [scrub(each.reason) for each in failed_attempts]
-    return await _end(tx, _RETRY, claims, attempt_limit, counted, delays, reasons)
+    return await _end(tx, _RETRY, claims, (attempt_limit, counted, delays, reasons))
 
 
 async def _end(
-    tx: Tx, query: str, claims: Sequence[ClaimedRow], *arguments: object
+    tx: Tx, query: str, claims: Sequence[ClaimedRow], arguments: Sequence[object] = ()
 ) -> dict[UUID, Status]:
     tokens = [row.token for row in claims]
     rows = await tx.fetch(query, [row.id for row in claims], tokens, *arguments)

@@ -61,9 +61,9 @@ async def forget_absences(tx: Tx) -> None:
 
 
 async def restore_commands(tx: Tx) -> int:
-    """CREATEs and REPLACEs of open orders may have been sent since the backup: those that are queued
-    are marked, and one that never arrived is not sent again. Gives how many were queued, with
-    the CREATEs of legs that are sent with them."""
+    """CREATEs and REPLACEs of open orders may have been sent since the backup: those that are
+    queued are marked, and one that never arrived is not sent again. Gives how many were queued,
+    with the CREATEs of legs that are sent with them."""
     for query in (_RESTORE_CREATES, _RESTORE_REPLACES):
         await tx.execute(query, timeout=STATEMENT_LIMIT_SECONDS)
     rows = await tx.fetch(_LIST_REPLACES, timeout=STATEMENT_LIMIT_SECONDS)
