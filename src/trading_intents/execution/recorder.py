@@ -100,21 +100,26 @@ class Recorder:
         await self._group.close()
         self._transactions.close()
 
-    async def record_in_tx(
-        self, tx: Tx, recording: AccountRecording, unpublished: Sequence[RecordedAccount] = ()
-    ) -> RecordedAccount:
-        """Runs the first statements of a transaction; `publish` and `notify_committed` must follow,
-        also of those before that are `unpublished`."""
+    async def derive_in_tx(self, tx: Tx, recording: AccountRecording) -> RecordedAccount:
+        """Locks and reads in a transaction. It writes nothing yet."""
+        (recorded,), _ = await record(PoolTransaction(tx), [recording])
+        return recorded
+
+    async def write_in_tx(self, tx: Tx, recorded: RecordedAccount) -> None:
+        """`publish` and `notify_committed` must follow."""
         runner = PoolTransaction(tx)
-        (recorded,), _ = await record(runner, [recording], unpublished=unpublished)
         await runner.run(write_statements([recorded]))
         if recorded.resurrected:
             await runner.run([store.looking_up(recorded.resurrected, 0)])
+
+    async def record_in_tx(self, tx: Tx, recording: AccountRecording) -> RecordedAccount:
+        recorded = await self.derive_in_tx(tx, recording)
+        await self.write_in_tx(tx, recorded)
         return recorded
 
-    async def publish(self, tx: Tx, recorded: RecordedAccount) -> None:
+    async def publish(self, tx: Tx, recorded: Sequence[RecordedAccount]) -> None:
         """Runs the last statements before the commit."""
-        await PoolTransaction(tx).run(publish_statements([recorded]))
+        await PoolTransaction(tx).run(publish_statements(recorded))
 
     def notify_committed(self, recorded: RecordedAccount) -> None:
         """Runs after the commit: wakes the stream and the reconciler, counts and logs."""
