@@ -273,8 +273,9 @@ class Reconciler:
             # If another look-up ended or was scheduled meanwhile, this answer is outdated: only its
             # events count.
             is_current = due_at[order_id] == looked_up.row.lookup_due_at
-            # What it booked is written first; the next look-up gives the command up.
-            is_proved = is_current and not first.trades and _is_proved_missing(verdict, unresolved)
+            # What it found is written first; the next look-up gives the command up.
+            has_news = bool(first.new_facts.facts)
+            is_proved = is_current and not has_news and _is_proved_missing(verdict, unresolved)
             delay = lookup_delay_seconds(verdict, unresolved) if is_current else None
             fact = None
             if is_proved:
@@ -282,7 +283,7 @@ class Reconciler:
                     order_id, looked_up.create_id, unresolved, capabilities.unique_order_ids
                 )
             if fact:
-                recorded.append(await self._give_up(tx, looked_up, fact, recorded))
+                recorded.append(await self._give_up(tx, looked_up, fact))
                 delay = LOOKUP_PAUSES_SECONDS[0]  # another command may still be unresolved
             elif is_proved:
                 await self._queue_again(tx, looked_up)
@@ -301,14 +302,11 @@ class Reconciler:
             await self._act(looked_up, unresolved, verdict)
 
     async def _give_up(
-        self,
-        tx: Tx,
-        looked_up: LookupResult,
-        fact: PlatformFact,
-        unpublished: Sequence[RecordedAccount],
+        self, tx: Tx, looked_up: LookupResult, fact: PlatformFact
     ) -> RecordedAccount:
-        ending = AccountRecording(looked_up.session.account_ref, own=(fact,))
-        recorded = await self._recorder.record_in_tx(tx, ending, unpublished)
+        recorded = await self._recorder.record_in_tx(
+            tx, AccountRecording(looked_up.session.account_ref, (), (fact,))
+        )
         await store.clear_unclear(
             tx, looked_up.session.account_ref.account_id, fact.client_order_id
         )

@@ -126,11 +126,9 @@ class Recorder:
         await self._group.close()
         self._transactions.close()
 
-    async def derive_in_tx(
-        self, tx: Tx, recording: AccountRecording, unpublished: Sequence[RecordedAccount] = ()
-    ) -> RecordedAccount:
+    async def derive_in_tx(self, tx: Tx, recording: AccountRecording) -> RecordedAccount:
         """Locks and reads in a transaction. It writes nothing yet."""
-        (recorded,), _ = await record(PoolTransaction(tx), [recording], unpublished=unpublished)
+        (recorded,), _ = await record(PoolTransaction(tx), [recording])
         return recorded
 
     async def write_in_tx(self, tx: Tx, recorded: RecordedAccount) -> None:
@@ -140,11 +138,8 @@ class Recorder:
         if recorded.resurrected:
             await runner.run([store.looking_up(recorded.resurrected, 0)])
 
-    async def record_in_tx(
-        self, tx: Tx, recording: AccountRecording, unpublished: Sequence[RecordedAccount] = ()
-    ) -> RecordedAccount:
-        """After others of this transaction that are `unpublished`."""
-        recorded = await self.derive_in_tx(tx, recording, unpublished)
+    async def record_in_tx(self, tx: Tx, recording: AccountRecording) -> RecordedAccount:
+        recorded = await self.derive_in_tx(tx, recording)
         await self.write_in_tx(tx, recorded)
         return recorded
 

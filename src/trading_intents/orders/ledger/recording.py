@@ -64,7 +64,6 @@ from trading_intents.orders.positions import (
     reopen,
     take_fee,
 )
-from trading_intents.orders.store import OrderHead
 from trading_intents.prices import store as prices_store
 from trading_intents.prices.model import ReferencePrice
 from trading_intents.stats.model import Counted
@@ -135,27 +134,19 @@ async def record(
     tx: StatementRunner,
     recordings: Sequence[AccountRecording],
     before: Sequence[Statement] = (),
-    unpublished: Sequence[RecordedAccount] = (),
 ) -> tuple[list[RecordedAccount], list[Reply]]:
     """One of each account. Runs what comes `before`, and gives its replies; locks the orders
     concerned by id, reads their symbols' positions; then says what changes. What was seen before
     changes nothing. Positions are not locked, since accepts write the same rows: a position that
     another one writes meanwhile is refused when it is written.
 
-    `write_statements` are to be run next, `publish_statements` last before the commit; another
-    recording between them is given what is `unpublished`.
+    `write_statements` are to be run next, `publish_statements` last before the commit.
     """
     prepared = [prepare(each) for each in recordings]
     reads = read_ledger(concerned_names(prepared))
     replies = await tx.run([*before, *reads])
     count = len(before)
-    read = parse_ledger(replies[count:])
-    for earlier in unpublished:
-        for order_id, order in earlier.orders.items():
-            if order_id in read.heads:
-                facts = earlier.new_facts.facts.get(order_id, ())
-                read.heads[order_id] = _with_news(read.heads[order_id], order, facts)
-    index = LedgerIndex(read)
+    index = LedgerIndex(parse_ledger(replies[count:]))
     news = []
     whole = set[IdText]()
     for each in prepared:
@@ -172,13 +163,6 @@ async def record(
     pacer = Pacer()
     recorded = [await _book(tx, *each, index, pacer) for each in news]
     return recorded, replies[:count]
-
-
-def _with_news(head: OrderHead, order: DerivedOrder, facts: Sequence[Fact]) -> OrderHead:
-    """The head with what is written last before the commit, and so was not read."""
-    trades = {trade.exec_id: trade for trade in head.trades}
-    trades |= {change.after.exec_id: change.after for change in order.trades}
-    return replace(head, trades=tuple(trades.values()), facts=(*head.facts, *facts))
 
 
 async def _book(
