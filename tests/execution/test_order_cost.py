@@ -22,10 +22,10 @@ LONE_ORDERS = 10
 ACCOUNTS = 4
 SETTLED_SECONDS = 60.0
 # A quarter more than what a wave of this size costs today.
-MAX_ROW_VERSIONS = 20
+MAX_ROW_VERSIONS = 18
 MAX_BLOCKS = 240
 MAX_QUEUE_BLOCKS = 40
-MAX_LONE_ROW_VERSIONS = 26  # each transaction has one order: what it costs today
+MAX_LONE_ROW_VERSIONS = 20  # each transaction has one order: what it costs today
 # Written whether there are orders or not.
 UPKEEP = ("workers", "leases", "accounts", "api_keys", "stats_buckets", "equity", "paper_quotes")
 COUNTS = """
