@@ -1,0 +1,176 @@
+"""What is asked of a venue and changes nothing there: markets, orders and executions, whole lists of
+them."""
+
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import TypeVar
+
+from trading_intents.brokers import port
+from trading_intents.brokers.rest_client import AnswerUnclear, RestClient
+from trading_intents.trading import ZERO, OrderSide, Symbol
+from trading_intents_ccxt.exchange import Refused, Row, ask, make_exchange
+from trading_intents_ccxt.venues import Venue
+from trading_intents_ccxt.wire import VenueOrder, VenueTrade, order_of, trade_of
+
+MARKET_SECONDS = 3_600.0
+MAX_PAGES = 100
+R = TypeVar("R")
+
+
+class Markets:
+    """The markets of a host, which all sessions in a process share."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Row] = {}
+        self.due_seconds = 0.0
+
+
+class VenueReads:
+    def __init__(self, venue: Venue, context: port.IntegrationContext) -> None:
+        environment = context.account.environment
+        secrets = {name: context.secrets[name].reveal() for name in venue.credentials}
+        headers = {venue.key_header: secrets["api_key"]}
+        if environment is port.Environment.PAPER:
+            headers |= venue.paper_headers
+        url = context.settings[venue.setting(environment)]
+        self.venue = venue
+        self.rest = RestClient(context, url, headers, venue.requests_per_minute)
+        self.exchange = make_exchange(venue, self.rest, secrets)
+        self._markets = context.share(f"markets of {self.rest.url}", Markets)
+        self._clock = context.clock
+
+    async def load_markets(self, deadline: float) -> None:
+        """Steps and minima change now and then."""
+        shared = self._markets
+        if self._clock.monotonic() >= shared.due_seconds:
+            shared.rows = await ask(self.exchange.load_markets(True), deadline)
+            shared.due_seconds = self._clock.monotonic() + MARKET_SECONDS
+        if self.exchange.markets is not shared.rows:
+            self.exchange.set_markets(shared.rows)
+            self.exchange.markets = shared.rows
+
+    def check(self, ticket: port.OrderTicket) -> None:
+        """Refused: ccxt would cut the quantity to the market's step, and round the price."""
+        if ticket.side is OrderSide.SELL_SHORT:
+            raise Refused("no_short_sales", "spot has no short sales")
+        market = self.find_market(ticket.symbol)
+        step = Decimal(market["precision"]["amount"])
+        tick = Decimal(market["precision"]["price"])
+        least = Decimal(market["limits"]["amount"]["min"] or 0)
+        if ticket.quantity % step:
+            raise Refused("quantity_off_step", f"the market's step is {step}")
+        if ticket.quantity < least:
+            raise Refused("quantity_too_small", f"the market's smallest quantity is {least}")
+        if ticket.limit_price is not None and ticket.limit_price % tick:
+            raise Refused("price_off_tick", f"the market's tick is {tick}")
+
+    def find_market(self, symbol: str) -> Row:
+        market: Row | None = self._markets.rows.get(symbol)
+        if market is None or not market["spot"]:
+            raise Refused("unknown_symbol", f"{self.venue.id} has no spot market {symbol}")
+        return market
+
+    async def find(
+        self, client_order_id: str, symbol: Symbol, deadline: float, is_cancel: bool = False
+    ) -> VenueOrder | None:
+        """None: the venue says that it has none."""
+        self.find_market(symbol)
+        query = {"clientOrderId": client_order_id}
+        try:
+            row = await ask(
+                self.exchange.fetch_order(None, symbol, query), deadline, is_cancel=is_cancel
+            )
+        except Refused as error:
+            if error.code in self.venue.absences:
+                return None
+            raise AnswerUnclear(f"{error.code} {error}") from None
+        try:
+            return order_of(self.venue, row, client_order_id)
+        except (ArithmeticError, KeyError, TypeError, ValueError) as error:
+            raise AnswerUnclear(f"the order cannot be read: {error!r}") from None
+
+    async def list_open_orders(self, symbol: Symbol | None, deadline: float) -> list[VenueOrder]:
+        """Of all symbols: those of a market that ccxt does not know, such as one for margin alone,
+        are left out."""
+        rows = await self._pages(
+            lambda query: self.exchange.fetch_open_orders(symbol, None, None, query),
+            self.venue.order_cursor,
+            deadline,
+        )
+        return self._read(rows, lambda row: order_of(self.venue, row))
+
+    async def list_order_trades(self, order: VenueOrder, deadline: float) -> list[VenueTrade]:
+        """All executions of an order: fewer than it has filled, if the venue lists them late."""
+        if not order.filled:
+            return []
+        rows = await self._pages(
+            lambda query: self.exchange.fetch_order_trades(
+                order.id, order.symbol, None, self.venue.page, query
+            ),
+            self.venue.trade_cursor,
+            deadline,
+        )
+        return self._read(rows, lambda row: trade_of(self.venue, row, order.client_order_id))
+
+    async def list_trades(
+        self, symbol: Symbol, since: datetime, deadline: float
+    ) -> list[VenueTrade]:
+        """A venue without a cursor lists the oldest first: its next page begins at the time of the
+        last row, which it has again."""
+        if self.venue.trade_cursor:
+            since_millis = _millis(since)
+            rows = await self._pages(
+                lambda query: self.exchange.fetch_my_trades(symbol, since_millis, None, query),
+                self.venue.trade_cursor,
+                deadline,
+            )
+            return self._read(rows, lambda row: trade_of(self.venue, row))
+        found = dict[str, VenueTrade]()
+        for _ in range(MAX_PAGES):
+            rows = await self._ask_list(
+                self.exchange.fetch_my_trades(symbol, _millis(since), self.venue.page), deadline
+            )
+            page = self._read(rows, lambda row: trade_of(self.venue, row))
+            found |= {trade.id: trade for trade in page}
+            if len(rows) < self.venue.page or not page:
+                return list(found.values())
+            last = page[-1].at
+            since = last if last > since else since + timedelta(milliseconds=1)
+        raise AnswerUnclear(f"{MAX_PAGES} pages of executions, and more")
+
+    async def _pages(
+        self, read: Callable[[dict[str, str]], Awaitable[list[Row]]], cursor: str, deadline: float
+    ) -> list[Row]:
+        rows = list[Row]()
+        query = dict[str, str]()
+        for _ in range(MAX_PAGES):
+            page = await self._ask_list(read(query), deadline)
+            rows += page
+            if not cursor or len(page) < self.venue.page:
+                return rows
+            query = {"after": page[-1]["info"][cursor]}
+        raise AnswerUnclear(f"{MAX_PAGES} pages, and more")
+
+    async def _ask_list(self, work: Awaitable[list[Row]], deadline: float) -> list[Row]:
+        try:
+            return await ask(work, deadline)
+        except Refused as error:
+            raise AnswerUnclear(f"{error.code} {error}") from None
+
+    def _read(self, rows: Iterable[Row], read: Callable[[Row], R]) -> list[R]:
+        found = list[R]()
+        for row in rows:
+            try:
+                found.append(read(row))
+            except (ArithmeticError, KeyError, TypeError, ValueError) as error:
+                self.rest.leave_out(repr(row["info"]).encode(), f"{self.venue.id}: {error!r}")
+        return found
+
+
+def _millis(at: datetime) -> int:
+    return int(at.timestamp() * 1_000)
+
+
+def count(trades: Iterable[VenueTrade]) -> Decimal:
+    return sum((trade.quantity for trade in trades), ZERO)

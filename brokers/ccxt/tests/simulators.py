@@ -1,0 +1,6 @@
+"""The simulators of the venues, by ccxt's names of them."""
+
+from binance_simulator import BinanceSimulator
+from okx_simulator import OkxSimulator
+
+SIMULATORS = {"binance": BinanceSimulator, "okx": OkxSimulator}
