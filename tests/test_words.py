@@ -26,6 +26,7 @@ from tests.sources import (
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("sdk*/*.md")])
+DOCUMENTS += sorted((ROOT / "brokers").glob("*/*.md"))
 SCRIPTS = sorted(
     [
         *(PACKAGE / "console" / "static").glob("*.*"),

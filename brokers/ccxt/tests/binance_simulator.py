@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar
 
 from simulator import Answer, Request, Simulator
 from spot_book import (
@@ -21,7 +21,8 @@ from spot_book import (
     SpotTrade,
 )
 
-KEY, SECRET = "k" * 64, "s" * 64
+KEY = "k" * 64
+SECRET = "s" * 64
 SYMBOL = BASE + QUOTE
 MAX_RECV_MILLIS = 60_000
 MAX_AHEAD_MILLIS = 1_000
@@ -43,7 +44,7 @@ def eight(amount: Decimal) -> str:
 
 class BinanceSimulator(Simulator):
     venue = "binance"
-    credentials = {"api_key": KEY, "api_secret": SECRET}
+    credentials: ClassVar = {"api_key": KEY, "api_secret": SECRET}
 
     def is_command(self, request: Request) -> bool:
         return request.method in ("POST", "DELETE")

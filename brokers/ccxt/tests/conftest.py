@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 
 import pytest
-
 from simulators import SIMULATORS
 from stage import CcxtStage
+
 from trading_intents_ccxt.venues import VENUES
+
+pytest_plugins = ["tests.conftest"]  # a database for each test that asks for one
 
 
 @pytest.fixture(params=sorted(VENUES))

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar
 
 from simulator import Answer, Request, Simulator
 from spot_book import (
@@ -23,7 +23,9 @@ from spot_book import (
     SpotTrade,
 )
 
-KEY, SECRET, PASSPHRASE = "a" * 36, "S" * 32, "P4ssphrase"
+KEY = "a" * 36
+SECRET = "S" * 32
+PASSPHRASE = "P4ssphrase"
 INSTRUMENT = f"{BASE}-{QUOTE}"
 MAX_AGE = timedelta(seconds=30)
 PAGE = 100
@@ -31,7 +33,7 @@ NAME = re.compile(r"[a-zA-Z0-9]{1,32}")
 STATES = {"filled": "filled", "cancelled": "canceled", "expired": "canceled"}
 KINDS = {"limit": "GTC", "ioc": "IOC", "fok": "FOK"}
 KIND_NAMES = {time_in_force: name for name, time_in_force in KINDS.items()}
-ORDER_FIELDS = {"instId", "tdMode", "side", "ordType", "sz", "px", "clOrdId", "tgtCcy"}
+ORDER_FIELDS = {"instId", "tdMode", "side", "ordType", "sz", "px", "clOrdId", "tag", "tgtCcy"}
 
 
 class Refusal(Exception):
@@ -53,7 +55,7 @@ class RowRefusal(Exception):
 
 class OkxSimulator(Simulator):
     venue = "okx"
-    credentials = {"api_key": KEY, "api_secret": SECRET, "passphrase": PASSPHRASE}
+    credentials: ClassVar = {"api_key": KEY, "api_secret": SECRET, "passphrase": PASSPHRASE}
 
     def is_command(self, request: Request) -> bool:
         return request.method == "POST"
@@ -86,7 +88,9 @@ class OkxSimulator(Simulator):
 
     def _balance(self, _: Request) -> list[Any]:
         rows = [(coin, f"{held:f}") for coin, held in self.book.held.items()]
-        details = [{"ccy": c, "cashBal": n, "availBal": n, "eq": n, "frozenBal": "0"} for c, n in rows]
+        details = [
+            {"ccy": c, "cashBal": n, "availBal": n, "eq": n, "frozenBal": "0"} for c, n in rows
+        ]
         return [{"uTime": "0", "totalEq": "", "details": details}]
 
     def _pending(self, request: Request) -> list[Any]:
@@ -120,7 +124,7 @@ class OkxSimulator(Simulator):
         return [row_of(order)]
 
     def _submit(self, request: Request) -> list[Any]:
-        fields = request.fields
+        fields = {name: value for name, value in request.fields.items() if value}
         _check_instrument(request, is_needed=True)
         name = fields.get("clOrdId", "")
         if set(fields) - ORDER_FIELDS or fields["tdMode"] != "cash":
@@ -155,7 +159,8 @@ class OkxSimulator(Simulator):
         order = self._named(request)
         if order is None or order.state != "open":
             raise RowRefusal(
-                "51400", "Cancellation failed as the order has been filled, canceled or does not exist."
+                "51400",
+                "Cancellation failed as the order has been filled, canceled or does not exist.",
             )
         self.book.cancel(order)
         return [_taken(order)]

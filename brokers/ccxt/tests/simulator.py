@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
 from spot_book import SpotBook
+
 from trading_intents.testing.broker_suite import StageFault
 
 LOOKUP_FAULTS = frozenset({StageFault.REFUSE_LOOKUP, StageFault.LOSE_LOOKUP})
@@ -41,7 +42,7 @@ class Answer:
     headers: Mapping[str, str] | None = None
 
 
-@dataclass
+@dataclass(eq=False)
 class SaidFault:
     """The next command gets this answer, after it was carried out or instead."""
 
@@ -52,6 +53,7 @@ class SaidFault:
 class Simulator:
     """`answer` is the venue's own."""
 
+    venue: ClassVar[str]
     credentials: ClassVar[Mapping[str, str]]
 
     def __init__(self, book: SpotBook | None = None) -> None:
@@ -59,6 +61,7 @@ class Simulator:
         self.faults: list[StageFault | SaidFault] = []
         self.is_broken = False
         self.requests: list[Request] = []
+        self.failures: list[Exception] = []  # of its own
 
     def is_command(self, request: Request) -> bool:
         raise NotImplementedError
@@ -118,6 +121,9 @@ class Simulator:
                 except Dropped:
                     self.close_connection = True
                     return
+                except Exception as error:
+                    simulator.failures.append(error)
+                    raise
                 text = answer.body if isinstance(answer.body, str) else json.dumps(answer.body)
                 data = text.encode()
                 self.send_response(answer.status)
@@ -128,7 +134,7 @@ class Simulator:
                 self.end_headers()
                 self.wfile.write(data)
 
-            do_POST = do_DELETE = do_PUT = do_GET
+            do_POST = do_DELETE = do_GET  # noqa: N815 - the library's names
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -143,3 +149,4 @@ class Simulator:
             server.shutdown()
             server.server_close()
             thread.join()
+        assert not self.failures, "the simulator itself failed"

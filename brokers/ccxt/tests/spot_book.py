@@ -1,5 +1,5 @@
 """The books of a spot venue: coins, orders and executions of one account, matched against quotes that
-a test sets. The venues' REST is told by those that speak it; nothing here knows of an adapter."""
+a test sets. It knows no protocol, and nothing of an adapter."""
 
 import itertools
 import threading
@@ -8,7 +8,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-BASE, QUOTE = "BTC", "USDT"
+BASE = "BTC"
+QUOTE = "USDT"
 STEP = Decimal("0.00001")
 TICK = Decimal("0.01")
 MIN_QUANTITY = Decimal("0.00001")
@@ -56,7 +57,9 @@ class SpotOrder:
 
 
 class SpotBook:
-    def __init__(self, money: Decimal = Decimal(1_000_000), coins: Decimal = Decimal("0.5")) -> None:
+    def __init__(
+        self, money: Decimal = Decimal(1_000_000), coins: Decimal = Decimal("0.5")
+    ) -> None:
         self.lock = threading.RLock()
         self.held: dict[str, Decimal] = defaultdict(Decimal)
         self.held[QUOTE] = money
@@ -76,7 +79,8 @@ class SpotBook:
 
     def quote(self, bid: Decimal, ask: Decimal, size: Decimal) -> None:
         with self.lock:
-            self._bid, self._ask = bid, ask
+            self._bid = bid
+            self._ask = ask
             self._bid_size = self._ask_size = size
             for order in self.open_orders():
                 self._match(order)
@@ -99,7 +103,9 @@ class SpotBook:
     def lacks_funds(self, is_buy: bool, quantity: Decimal, limit: Decimal | None) -> bool:
         if is_buy:
             price = self._ask if limit is None else limit
-            bound = [order.leaves * (order.limit or 0) for order in self.open_orders() if order.is_buy]
+            bound = [
+                order.leaves * (order.limit or 0) for order in self.open_orders() if order.is_buy
+            ]
             return quantity * price > self.held[QUOTE] - sum(bound)
         bound = [order.leaves for order in self.open_orders() if not order.is_buy]
         return quantity > self.held[BASE] - sum(bound)
@@ -122,7 +128,7 @@ class SpotBook:
         order.updated_millis = self.now_millis()
 
     def _size(self, order: SpotOrder) -> Decimal:
-        """What the market has for it now."""
+        """Gives the size that the market has for an order now."""
         price = self._ask if order.is_buy else self._bid
         limit = price if order.limit is None else order.limit
         is_met = limit >= price if order.is_buy else limit <= price
@@ -134,18 +140,21 @@ class SpotBook:
         if quantity <= 0:
             return
         price = self._ask if order.is_buy else self._bid
-        got, given = (BASE, QUOTE) if order.is_buy else (QUOTE, BASE)
-        received, paid = quantity, quantity * price
+        coins = quantity if order.is_buy else -quantity
+        received = quantity if order.is_buy else quantity * price
+        received_coin = BASE if order.is_buy else QUOTE
+        fee = received * FEE
+        self.held[BASE] += coins
+        self.held[QUOTE] -= coins * price
+        self.held[received_coin] -= fee
         if order.is_buy:
             self._ask_size -= quantity
         else:
             self._bid_size -= quantity
-            received, paid = paid, quantity
-        fee = received * FEE
-        self.held[got] += received - fee
-        self.held[given] -= paid
         now = self.now_millis()
-        trade = SpotTrade(next(self._ids), order, quantity, price, fee, got, now, self.is_garbling)
+        trade = SpotTrade(
+            next(self._ids), order, quantity, price, fee, received_coin, now, self.is_garbling
+        )
         self.is_garbling = False
         order.trades.append(trade)
         order.updated_millis = now

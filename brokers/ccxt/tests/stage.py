@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from simulator import Simulator
 from spot_book import BASE, QUOTE, SpotOrder
+
 from trading_intents.brokers.port import (
     BrokerAccount,
     BrokerAdapter,
@@ -20,7 +21,7 @@ from trading_intents.secret import Secret
 from trading_intents.testing.broker_suite import BookedFill, BookedOrder, StageFault
 from trading_intents.trading import Environment, OrderKind, OrderSide, Symbol
 from trading_intents_ccxt.session import CcxtBroker
-from trading_intents_ccxt.venues import TIMES, VENUES, Venue
+from trading_intents_ccxt.venues import TIMES, Venue
 
 SYMBOL = Symbol(f"{BASE}/{QUOTE}")
 QUICK = {"poll_seconds": 0.05, "quick_seconds": 0.01, "watch_seconds": 0.5}
@@ -76,9 +77,7 @@ class CcxtStage:
 
 def _booked(order: SpotOrder) -> BookedOrder:
     fills = [
-        BookedFill(
-            trade.quantity, trade.price, trade.fee if trade.fee_coin == QUOTE else None
-        )
+        BookedFill(trade.quantity, trade.price, trade.fee if trade.fee_coin == QUOTE else None)
         for trade in order.trades
     ]
     is_market = order.limit is None

@@ -1,8 +1,8 @@
 """Each venue of the table plays every card that is meant for it, against its simulator."""
 
 import pytest
-
 from stage import CcxtStage
+
 from trading_intents.testing.broker_cards import CARDS
 from trading_intents.testing.broker_suite import Card, play
 

@@ -53,8 +53,8 @@ _CALL: ContextVar[Call] = ContextVar("_CALL")
 
 
 class OverRest:
-    """Mixed into ccxt's class of a venue, in the place of its own transport: that one sends a DELETE
-    again when a kept connection breaks."""
+    """Replaces the transport of ccxt's class of a venue, which sends a DELETE again when a kept
+    connection breaks."""
 
     venue: Venue
     rest: RestClient
@@ -134,7 +134,7 @@ def message_of(said: object) -> str:
 
 
 def meaning_of(venue: Venue, error: Exception, said: object) -> Exception:
-    """What an answer proves: the venue's own code decides before the class that ccxt gives it."""
+    """Says what an answer proves: the venue's own code decides before the class that ccxt gives it."""
     code = code_of(said)
     message = message_of(said)
     if venue.duplicates & {code, message}:

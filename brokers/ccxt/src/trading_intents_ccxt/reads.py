@@ -1,5 +1,4 @@
-"""What is asked of a venue and changes nothing there: markets, orders and executions, whole lists of
-them."""
+"""Reads a venue's markets, orders and executions, whole lists of them."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime, timedelta
@@ -8,7 +7,7 @@ from typing import TypeVar
 
 from trading_intents.brokers import port
 from trading_intents.brokers.rest_client import AnswerUnclear, RestClient
-from trading_intents.trading import ZERO, OrderSide, Symbol
+from trading_intents.trading import ZERO, Environment, OrderSide, Symbol
 from trading_intents_ccxt.exchange import Refused, Row, ask, make_exchange
 from trading_intents_ccxt.venues import Venue
 from trading_intents_ccxt.wire import VenueOrder, VenueTrade, order_of, trade_of
@@ -31,7 +30,7 @@ class VenueReads:
         environment = context.account.environment
         secrets = {name: context.secrets[name].reveal() for name in venue.credentials}
         headers = {venue.key_header: secrets["api_key"]}
-        if environment is port.Environment.PAPER:
+        if environment is Environment.PAPER:
             headers |= venue.paper_headers
         url = context.settings[venue.setting(environment)]
         self.venue = venue

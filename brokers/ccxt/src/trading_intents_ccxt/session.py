@@ -234,7 +234,7 @@ class CcxtBroker:
     async def _read_order(
         self, name: str, followed: Followed, order: VenueOrder | None, deadline: float
     ) -> list[BrokerEvent]:
-        """What is new of it. Its end is reported after all of its executions."""
+        """Gives what is new of an order. Its end is reported after all of its executions."""
         if order is None:
             if followed.is_late():  # should it come yet, a look-up or the next watch finds it
                 self._followed.pop(name, None)

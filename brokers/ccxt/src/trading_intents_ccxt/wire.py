@@ -1,4 +1,4 @@
-"""What a venue reports, read from ccxt's rows, as broker events. Pure: no I/O, no clock."""
+"""Reads ccxt's rows of orders and executions as broker events. Pure: no I/O, no clock."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
