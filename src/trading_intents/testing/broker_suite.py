@@ -102,7 +102,7 @@ class Stage(Protocol):
         sent and reported is compared with it after each card. None: it shows none."""
 
 
-Need = Callable[[Capabilities], bool]
+Need = Callable[[Capabilities], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +230,10 @@ class CardRun:
     ) -> Sent:
         ticket = self.ticket(OrderSide.BUY, quantity, limit, stop, time_in_force)
         return await self.send_taken(ticket)
+
+    def never_sent(self) -> Sent:
+        ticket = self.ticket(OrderSide.BUY, "1", "90")
+        return Sent(ticket, port.CommandResult(outcome=Outcome.NOT_SENT))
 
     async def buy_resting(self, quantity: str) -> Sent:
         """Sends a BUY at 90, below the market."""
@@ -452,11 +456,11 @@ def offers(
     time_in_force: TimeInForce | None = None,  # None: any
     can: Callable[[Capabilities], object] = lambda broker: True,
 ) -> Need:
-    def is_offered(broker: Capabilities) -> bool:
-        times = broker.times_in_force.get(kind)
-        return bool(times and time_in_force in (None, *times) and can(broker))
-
-    return is_offered
+    return lambda broker: (
+        kind in broker.times_in_force
+        and time_in_force in (None, *broker.times_in_force[kind])
+        and can(broker)
+    )
 
 
 def looks_up(broker: Capabilities) -> bool:

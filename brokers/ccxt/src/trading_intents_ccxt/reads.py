@@ -12,7 +12,7 @@ from trading_intents_ccxt.exchange import Refused, Row, ask, make_exchange
 from trading_intents_ccxt.venues import Venue
 from trading_intents_ccxt.wire import VenueOrder, VenueTrade, order_of, trade_of
 
-MARKET_SECONDS = 3_600.0
+MARKET_SECONDS = 4 * 3_600.0
 MAX_PAGES = 100
 R = TypeVar("R")
 

@@ -4,7 +4,7 @@ never sends twice."""
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -173,7 +173,8 @@ class CcxtBroker:
             order = await self._reads.find(sent.client_order_id, sent.symbol, deadline)
             if order is None:
                 return Absent()
-            self._follow([order])
+            if not order.is_over:
+                self._follow([order])
             trades = await self._reads.list_order_trades(order, deadline)
         except (AuthFailed, BrokerUnavailable, Refused) as error:
             return LookupUnknown(str(error))
@@ -185,8 +186,7 @@ class CcxtBroker:
         failed = 0
         watched_at = self._clock.monotonic()
         while not self._is_over.is_set():
-            wait_seconds = self._poll_seconds if self._followed else self._watch_seconds
-            await wait_at_most(self._news, wait_seconds)
+            await wait_at_most(self._news, self._pause_seconds())
             await wait_at_most(self._is_over, self._quick_seconds)
             self._news.clear()
             now = self._clock.monotonic()
@@ -214,6 +214,12 @@ class CcxtBroker:
                 yield UnreadableEvent(why)
         if self.ended and not isinstance(self.ended, NotSent):
             raise self.ended
+
+    def _pause_seconds(self) -> float:
+        """However many symbols are read, the requests of a minute are as many."""
+        symbols = {followed.symbol for followed in self._followed.values()}
+        pause_seconds = self._poll_seconds * len(symbols)
+        return min(pause_seconds or self._watch_seconds, self._watch_seconds)
 
     async def _poll(self, is_watching: bool) -> list[BrokerEvent]:
         """The events of the orders that are followed, until their ends."""
@@ -257,7 +263,7 @@ class CcxtBroker:
         for sent in open_orders:
             if sent.broker_order_id:
                 remember(self._names, sent.broker_order_id, sent.client_order_id)
-        taken_at = datetime.now(UTC)
+        taken_at = self._rest.now()
         orders = await self._reads.list_open_orders(None, deadline)
         self._follow(orders)
         symbols = {sent.symbol for sent in open_orders} | {order.symbol for order in orders}
