@@ -26,14 +26,17 @@ from trading_intents_ccxt.session import CcxtBroker
 
 DOUBTS = {
     "binance": Answer(400, {"code": -1007, "msg": "Timeout waiting for response."}),
+    "bybit": Answer(200, {"retCode": 170007, "retMsg": "Timeout waiting for response."}),
     "okx": Answer(200, {"code": "50004", "data": [], "msg": "API endpoint request timeout."}),
 }
 NOTHING_DONE = {
     "binance": Answer(400, {"code": -1021, "msg": "Timestamp is outside of the recvWindow."}),
+    "bybit": Answer(200, {"retCode": 10006, "retMsg": "Too many visits!"}),
     "okx": Answer(200, {"code": "50011", "data": [], "msg": "Too Many Requests"}),
 }
 STRANGE = {
     "binance": Answer(400, {"code": -9999, "msg": "Something that no document has."}),
+    "bybit": Answer(200, {"retCode": 999, "retMsg": "Something that no document has."}),
     "okx": Answer(200, {"code": "59999", "data": [], "msg": "Something that no document has."}),
 }
 

@@ -98,6 +98,8 @@ def send(processes: VenueProcesses, orders: int, seconds: float) -> list[str]:
 
 def doubt_of(simulator: Simulator) -> Answer:
     """The venue's own "I do not know what became of it", which it may or may not have done."""
+    if simulator.venue == "bybit":
+        return Answer(200, {"retCode": 170007, "retMsg": "Timeout waiting for response."})
     if simulator.venue == "binance":
         text = "Timeout waiting for response from backend server. Send status unknown; execution status unknown."
         return Answer(400, {"code": -1007, "msg": text})

@@ -1,5 +1,5 @@
 """Programs that nobody here wrote take the simulators for the venues: ccxt with a transport of its own,
-python-binance and python-okx."""
+python-binance, pybit and python-okx."""
 
 import contextlib
 import warnings
@@ -10,12 +10,13 @@ from typing import Any
 import ccxt
 import pytest
 from binance_simulator import BinanceSimulator
+from bybit_simulator import BybitSimulator
 from okx_simulator import OkxSimulator
 from simulator import Answer, SaidFault, Simulator
 from simulators import SIMULATORS
 from stage import SYMBOL
 
-from trading_intents_ccxt.venues import VENUES
+from trading_intents_ccxt.venues import VENUES, Venue
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -23,6 +24,8 @@ with warnings.catch_warnings():
     from binance.exceptions import BinanceAPIException
     from okx.Account import AccountAPI
     from okx.Trade import TradeAPI
+    from pybit.exceptions import InvalidRequestError
+    from pybit.unified_trading import HTTP
 
 D = Decimal
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -52,11 +55,11 @@ def test_ccxt_itself_trades_there(name: str) -> None:
         exchange.urls["api"] = {group: url + path for group, path in venue.paths.items()}
         assert list(exchange.load_markets()) == [SYMBOL]
         assert exchange.fetch_balance()["USDT"]["total"] is not None
-        filled = exchange.create_order(SYMBOL, "market", "buy", "2", None, {"clientOrderId": FIRST})
+        exchange.create_order(SYMBOL, "market", "buy", "2", None, {"clientOrderId": FIRST})
         resting = exchange.create_order(
             SYMBOL, "limit", "buy", "1", "90", {"clientOrderId": SECOND}
         )
-        found = exchange.fetch_order(filled["id"], SYMBOL)
+        found = find(exchange, venue, FIRST)
         assert (found["status"], found["clientOrderId"]) == ("closed", FIRST)
         assert [D(found["filled"]), D(found["average"])] == [2, 100]
         (trade,) = exchange.fetch_my_trades(SYMBOL)
@@ -65,17 +68,78 @@ def test_ccxt_itself_trades_there(name: str) -> None:
         (working,) = exchange.fetch_open_orders(SYMBOL)
         assert (working["id"], working["clientOrderId"]) == (resting["id"], SECOND)
         exchange.cancel_order(resting["id"], SYMBOL)
-        ended = exchange.fetch_order(None, SYMBOL, {"clientOrderId": SECOND})
+        ended = find(exchange, venue, SECOND)
         assert ended["status"] == "canceled"
         with pytest.raises(ccxt.OrderNotFound):
-            exchange.fetch_order(None, SYMBOL, {"clientOrderId": NEVER})
+            find(exchange, venue, NEVER)
         with pytest.raises(ccxt.InsufficientFunds):
             exchange.create_order(SYMBOL, "limit", "sell", "900", "110")
         with pytest.raises(ccxt.ExchangeError):
             exchange.cancel_order(resting["id"], SYMBOL)
         exchange.create_order(SYMBOL, "limit", "buy", "1", "90", {"clientOrderId": THIRD})
-        with pytest.raises(ccxt.InvalidOrder, match=r"Duplicate|51016"):
+        with pytest.raises(ccxt.InvalidOrder, match=r"[Dd]uplicate|51016"):
             exchange.create_order(SYMBOL, "limit", "buy", "1", "90", {"clientOrderId": THIRD})
+
+
+def find(exchange: Any, venue: Venue, name: str) -> Any:
+    """As each venue is asked for an order by its client order id."""
+    query = {venue.lookup_field: name}
+    if not venue.lookup_lists:
+        return exchange.fetch_order(None, SYMBOL, query)
+    for method in venue.lookup_lists:
+        for row in getattr(exchange, method)(SYMBOL, None, None, query):
+            return row
+    raise ccxt.OrderNotFound(name)
+
+
+def test_pybit_trades_there() -> None:
+    simulator = BybitSimulator()
+    keys = tuple(simulator.credentials.values())
+    with simulating(simulator) as url, contextlib.ExitStack() as stack:
+
+        def open_client(secret: str) -> Any:
+            client: Any = HTTP(api_key=keys[0], api_secret=secret, max_retries=1)
+            stack.callback(client.client.close)
+            client.endpoint = url
+            return client
+
+        client = open_client(keys[1])
+        assert client.get_wallet_balance(accountType="UNIFIED")["retCode"] == 0
+        terms = {"category": "spot", "symbol": "BTCUSDT", "side": "Buy"}
+        at = {"category": "spot", "symbol": "BTCUSDT"}
+        bought = client.place_order(
+            **terms, orderType="Market", qty="2", marketUnit="baseCoin", orderLinkId=FIRST
+        )
+        order_id = bought["result"]["orderId"]
+        client.place_order(**terms, orderType="Limit", qty="1", price="90", orderLinkId=SECOND)
+        (working,) = client.get_open_orders(**at)["result"]["list"]
+        assert (working["orderLinkId"], working["orderStatus"]) == (SECOND, "New")
+        client.cancel_order(**at, orderLinkId=SECOND)
+        (ended,) = client.get_order_history(**at, orderLinkId=SECOND)["result"]["list"]
+        assert ended["orderStatus"] == "Cancelled"
+        (trade,) = client.get_executions(**at, orderId=order_id)["result"]["list"]
+        assert (trade["execQty"], trade["execFee"], trade["feeCurrency"]) == ("2", "0.002", "BTC")
+        assert client.get_order_history(**at, orderLinkId=NEVER)["result"]["list"] == []
+        limit = {**terms, "orderType": "Limit"}
+        wrong = open_client("wrong")
+        refusals: tuple[tuple[int, Callable[[], object]], ...] = (
+            (170142, lambda: client.cancel_order(**at, orderLinkId=SECOND)),
+            (170139, lambda: client.cancel_order(**at, orderLinkId=FIRST)),
+            (170213, lambda: client.cancel_order(**at, orderLinkId=NEVER)),
+            (
+                170131,
+                lambda: client.place_order(**limit, qty="9000", price="9000", orderLinkId="M"),
+            ),
+            (
+                170137,
+                lambda: client.place_order(**limit, qty="1.1111111", price="9", orderLinkId="D"),
+            ),
+            (10004, lambda: wrong.get_open_orders(**at)),
+        )
+        for code, call in refusals:
+            with pytest.raises(InvalidRequestError) as raised:
+                call()
+            assert raised.value.status_code == code
 
 
 def test_python_binance_trades_there() -> None:

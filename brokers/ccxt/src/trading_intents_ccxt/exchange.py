@@ -119,7 +119,7 @@ def code_of(said: object) -> str:
     match said:
         case {"data": [{"sCode": str(code)}, *_]} if code:
             return code
-        case {"code": code}:
+        case {"code": code} | {"retCode": code}:
             return str(code)
     return ""
 
@@ -128,7 +128,7 @@ def message_of(said: object) -> str:
     match said:
         case {"data": [{"sMsg": str(text)}, *_]} if text:
             return text
-        case {"msg": str(text)}:
+        case {"msg": str(text)} | {"retMsg": str(text)}:
             return text
     return ""
 

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import TypeVar
 
 from trading_intents.brokers import port
@@ -75,7 +76,14 @@ class VenueReads:
     ) -> VenueOrder | None:
         """None: the venue says that it has none."""
         self.find_market(symbol)
-        query = {"clientOrderId": client_order_id}
+        query = {self.venue.lookup_field: client_order_id}
+        if self.venue.lookup_lists:
+            for name in self.venue.lookup_lists:
+                read = getattr(self.exchange, name)
+                rows = await self._ask_list(read(symbol, None, None, query), deadline)
+                if rows:
+                    return self._read_found(rows[0], rows[0].get("clientOrderId"), client_order_id)
+            return None
         try:
             row = await ask(
                 self.exchange.fetch_order(None, symbol, query), deadline, is_cancel=is_cancel
@@ -84,6 +92,12 @@ class VenueReads:
             if error.code in self.venue.absences:
                 return None
             raise AnswerUnclear(f"{error.code} {error}") from None
+        # An order that was cancelled may be shown under the CANCEL's own id.
+        return self._read_found(row, client_order_id, client_order_id)
+
+    def _read_found(self, row: Row, shown: str | None, client_order_id: str) -> VenueOrder:
+        if shown != client_order_id:
+            raise AnswerUnclear(f"{self.venue.id} shows the order {shown}")
         try:
             return order_of(self.venue, row, client_order_id)
         except (ArithmeticError, KeyError, TypeError, ValueError) as error:
@@ -92,9 +106,11 @@ class VenueReads:
     async def list_open_orders(self, symbol: Symbol | None, deadline: float) -> list[VenueOrder]:
         """Of all symbols: those of a market that ccxt does not know, such as one for margin alone,
         are left out."""
+        size = self.venue.order_page
         rows = await self._pages(
-            lambda query: self.exchange.fetch_open_orders(symbol, None, None, query),
+            lambda query: self.exchange.fetch_open_orders(symbol, None, size, query),
             self.venue.order_cursor,
+            size,
             deadline,
         )
         return self._read(rows, lambda row: order_of(self.venue, row))
@@ -103,11 +119,13 @@ class VenueReads:
         """All executions of an order: fewer than it has filled, if the venue lists them late."""
         if not order.filled:
             return []
+        size = self.venue.trade_page
         rows = await self._pages(
             lambda query: self.exchange.fetch_order_trades(
-                order.id, order.symbol, None, self.venue.page, query
+                order.id, order.symbol, None, size, query
             ),
             self.venue.trade_cursor,
+            size,
             deadline,
         )
         return self._read(rows, lambda row: trade_of(self.venue, row, order.client_order_id))
@@ -115,40 +133,72 @@ class VenueReads:
     async def list_trades(
         self, symbol: Symbol, since: datetime, deadline: float
     ) -> list[VenueTrade]:
-        """A venue without a cursor lists the oldest first: its next page begins at the time of the
-        last row, which it has again."""
         if self.venue.trade_cursor:
+            return await self._list_by_cursor(symbol, since, deadline)
+        return await self._list_by_time(symbol, since, deadline)
+
+    async def _list_by_cursor(
+        self, symbol: Symbol, since: datetime, deadline: float
+    ) -> list[VenueTrade]:
+        """One list for each stretch of days that the venue lists."""
+        now = self.rest.now()
+        stretch = timedelta(days=self.venue.trade_days) if self.venue.trade_days else now - since
+        size = self.venue.trade_page
+        found = list[VenueTrade]()
+        while since < now:
             since_millis = _millis(since)
-            rows = await self._pages(
-                lambda query: self.exchange.fetch_my_trades(symbol, since_millis, None, query),
-                self.venue.trade_cursor,
-                deadline,
-            )
-            return self._read(rows, lambda row: trade_of(self.venue, row))
+            until = {"until": _millis(since + stretch)} if self.venue.trade_days else {}
+            read = partial(self._read_trades, symbol, since_millis, until)
+            rows = await self._pages(read, self.venue.trade_cursor, size, deadline)
+            found += self._read(rows, lambda row: trade_of(self.venue, row))
+            since += stretch
+        return found
+
+    async def _read_trades(
+        self, symbol: Symbol, since_millis: int, until: dict[str, int], query: dict[str, str]
+    ) -> list[Row]:
+        size = self.venue.trade_page
+        more = {**until, **query}
+        rows: list[Row] = await self.exchange.fetch_my_trades(symbol, since_millis, size, more)
+        return rows
+
+    async def _list_by_time(
+        self, symbol: Symbol, since: datetime, deadline: float
+    ) -> list[VenueTrade]:
+        """Of a venue that lists the oldest first: the next page begins at the time of the last row,
+        which it has again."""
+        size = self.venue.trade_page
         found = dict[str, VenueTrade]()
         for _ in range(MAX_PAGES):
             rows = await self._ask_list(
-                self.exchange.fetch_my_trades(symbol, _millis(since), self.venue.page), deadline
+                self.exchange.fetch_my_trades(symbol, _millis(since), size), deadline
             )
             page = self._read(rows, lambda row: trade_of(self.venue, row))
             found |= {trade.id: trade for trade in page}
-            if len(rows) < self.venue.page or not page:
+            if len(rows) < size or not page:
                 return list(found.values())
             last = page[-1].at
             since = last if last > since else since + timedelta(milliseconds=1)
         raise AnswerUnclear(f"{MAX_PAGES} pages of executions, and more")
 
     async def _pages(
-        self, read: Callable[[dict[str, str]], Awaitable[list[Row]]], cursor: str, deadline: float
+        self,
+        read: Callable[[dict[str, str]], Awaitable[list[Row]]],
+        cursor: str,
+        size: int,
+        deadline: float,
     ) -> list[Row]:
         rows = list[Row]()
         query = dict[str, str]()
         for _ in range(MAX_PAGES):
             page = await self._ask_list(read(query), deadline)
             rows += page
-            if not cursor or len(page) < self.venue.page:
+            if not cursor or len(page) < size:
                 return rows
-            query = {"after": page[-1]["info"][cursor]}
+            following = page[self.venue.cursor_row]["info"].get(cursor)
+            if not following:
+                return rows
+            query = {self.venue.cursor_query: following}
         raise AnswerUnclear(f"{MAX_PAGES} pages, and more")
 
     async def _ask_list(self, work: Awaitable[list[Row]], deadline: float) -> list[Row]:

@@ -156,7 +156,7 @@ class CcxtBroker:
     @answered
     async def cancel(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         name = ticket.orig_client_order_id or ""
-        query = {} if ticket.broker_order_id else {"clientOrderId": name}
+        query = {} if ticket.broker_order_id else {self._venue.lookup_field: name}
         cancelling = self._reads.exchange.cancel_order(ticket.broker_order_id, ticket.symbol, query)
         try:
             await ask(cancelling, deadline, is_cancel=True)

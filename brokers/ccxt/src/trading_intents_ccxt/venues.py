@@ -36,10 +36,18 @@ class Venue(FrozenStruct, kw_only=True):
     absences: frozenset[str]  # the venue's own "there is no such order"
     doubts: frozenset[str]  # it says that it does not know what became of the request
     nothing_done: frozenset[str]  # and it may be asked again
-    # Lists: so many rows at most, and by which field of a row the page before it is asked for.
-    page: int
+    # Where an order is not asked for by its client order id: ccxt's names of the lists that can be,
+    # those of open orders first, so that one which ends meanwhile is in the second.
+    lookup_lists: tuple[str, ...] = ()
+    lookup_field: str = "clientOrderId"
+    # Lists: so many rows at most; the next page is asked for by a field of the first or last row.
+    order_page: int = 1_000
+    trade_page: int
     order_cursor: str = ""
     trade_cursor: str = ""
+    cursor_query: str = "after"
+    cursor_row: int = -1
+    trade_days: int = 0  # of executions that one list can have; 0: any number
 
     @property
     def name(self) -> str:
@@ -93,7 +101,7 @@ BINANCE = Venue(
     absences=frozenset({"-2013"}),
     doubts=frozenset({"-1000", "-1001", "-1006", "-1007", "-1016"}),
     nothing_done=frozenset({"-1003", "-1008", "-1015", "-1021"}),
-    page=1_000,
+    trade_page=1_000,
 )
 OKX = Venue(
     id="okx",
@@ -116,8 +124,47 @@ OKX = Venue(
     absences=frozenset({"51603"}),
     doubts=frozenset({"50001", "50004", "50005", "50013", "50026"}),
     nothing_done=frozenset({"50011", "50061", "50102"}),
-    page=100,
+    order_page=100,
+    trade_page=100,
     order_cursor="ordId",
     trade_cursor="billId",
 )
-VENUES = {venue.id: venue for venue in (BINANCE, OKX)}
+BYBIT = Venue(
+    id="bybit",
+    url="https://api.bybit.com",
+    paper_url="https://api-testnet.bybit.com",
+    paths={"public": "", "private": ""},
+    options={
+        "defaultType": "spot",
+        "fetchMarkets": {"types": ["spot"]},
+        # Unified accounts alone, as all new ones are: ccxt needs not ask.
+        "enableUnifiedMargin": False,
+        "enableUnifiedAccount": True,
+        "recvWindow": 5_000,
+    },
+    credentials={"api_key": "apiKey", "api_secret": "secret"},
+    key_header="X-BAPI-API-KEY",
+    requests_per_minute=600,
+    quantity_step=Decimal("0.00000001"),
+    state="orderStatus",
+    ends={
+        "Cancelled": EventKind.CANCELLED,
+        "PartiallyFilledCanceled": EventKind.CANCELLED,
+        "Deactivated": EventKind.CANCELLED,
+        "Rejected": EventKind.REJECTED,
+    },
+    duplicates=frozenset({"170141", "110072"}),
+    absences=frozenset({"170213"}),
+    doubts=frozenset({"10000", "10016", "170001", "170007", "170032", "170146", "170147"}),
+    nothing_done=frozenset({"10002", "10006", "10018", "170005", "170191", "170222"}),
+    lookup_lists=("fetch_open_orders", "fetch_canceled_and_closed_orders"),
+    lookup_field="orderLinkId",
+    order_page=50,
+    trade_page=100,
+    order_cursor="nextPageCursor",
+    trade_cursor="nextPageCursor",
+    cursor_query="cursor",
+    cursor_row=0,
+    trade_days=7,
+)
+VENUES = {venue.id: venue for venue in (BINANCE, BYBIT, OKX)}
