@@ -35,6 +35,13 @@ from trading_intents.trading import (
 )
 
 CALLERS = 64
+ANOTHER_ACTION = """
+    INSERT INTO actions
+    SELECT (jsonb_populate_record(a, jsonb_build_object(
+        'seq', a.seq + 1, 'intent_id', gen_random_uuid(), 'action_id', gen_random_uuid(),
+        'stream_seq', a.stream_seq + 2
+    ))).* FROM actions a WHERE account_id = $1::text::uuid
+"""
 FULL = {
     "max_order_quantity": "10.5",
     "max_order_notional": "1000",
@@ -54,6 +61,74 @@ def order(
 @pytest.fixture
 def budget(tenants: Tenants, open_client: OpenClient) -> Budget:
     return open_budget(tenants, open_client)
+
+
+def test_a_key_without_limits_is_counted_from_the_first_order_of_the_day(
+    tenants: Tenants, open_client: OpenClient
+) -> None:
+    budget = open_budget(tenants, open_client)
+    other = open_budget(tenants, open_client)
+    intent = budget.open(order("3", "100"))
+    budget.trader.accepted(replace(intent, limit("4", "100")))
+    budget.trader.accepted(create(market("2"), symbol=SYMBOL))
+    budget.trader.accepted(cancel(intent))
+    other.trader.accepted(order("7", "100"))
+    budget.set(max_order_quantity="100")
+    assert budget.used() == ("600", 0)
+    budget.trader.accepted(order("1", "100"))
+    budget.set(max_daily_notional="800")
+    assert budget.used() == ("700", 1)
+    assert budget.answered(order("2", "100")) == [("max_daily_notional", "800", "900")]
+    other.set()
+    assert other.used() == ("700", 0)
+
+
+def test_orders_of_yesterday_are_not_of_the_day_that_a_budget_begins_in(
+    tenants: Tenants, open_client: OpenClient
+) -> None:
+    budget = open_budget(tenants, open_client)
+    for quantity in range(1, 12):
+        budget.trader.accepted(order(str(quantity), "1"))
+    tables = budget.trader.tables
+    tables.execute("ALTER TABLE actions DISABLE TRIGGER append_only")
+    try:
+        tables.execute(
+            """
+                UPDATE actions SET created_at = created_at - interval '1 day'
+                WHERE account_id = $1::text::uuid AND seq <= 7
+            """,
+            budget.trader.account["id"],
+        )
+    finally:
+        tables.execute("ALTER TABLE actions ENABLE TRIGGER append_only")
+    budget.set()
+    assert budget.used() == ("3800", 0)  # 8 to 11, at the reference price
+
+
+def test_the_first_limits_of_a_key_wait_for_what_is_being_accepted(
+    tenants: Tenants, open_client: OpenClient
+) -> None:
+    budget = open_budget(tenants, open_client)
+    budget.trader.accepted(order("1"))
+    account = budget.trader.account["id"]
+    tables = budget.trader.tables
+    answers: list[Body] = []
+    limits = threading.Thread(target=lambda: answers.append(budget.set()))
+    tables.execute("BEGIN")
+    try:
+        # As a batch does that has judged by the rules before.
+        tables.execute(
+            "SELECT FROM account_heads WHERE account_id = $1::text::uuid FOR UPDATE", account
+        )
+        limits.start()
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+        eventually(lambda: tables.value(waiting) > 0 or bool(answers), 10)
+        tables.execute(ANOTHER_ACTION, account)
+    finally:
+        tables.execute("COMMIT")
+    limits.join(10)
+    assert answers
+    assert budget.used()[0] == "200"
 
 
 def test_a_budget_is_put_read_and_removed_by_its_version(budget: Budget, tenants: Tenants) -> None:

@@ -43,7 +43,7 @@ class Rules(FrozenStruct, kw_only=True):
     account: AccountState | None
     key: KeyState | None
     controls: Controls
-    limited: LimitedSubject | None  # None: it has no limits
+    limited: LimitedSubject | None  # None: it has no limits, and no key whose day is summed
 
 
 class RulesRow(FrozenStruct, kw_only=True):
@@ -62,7 +62,7 @@ def rules_of(subject: Subject, row: RulesRow) -> Rules:
     if account and account.organization_id != subject.organization_id:
         account = None
     limited = None
-    if account and subject.symbol and row.limits != NO_LIMITS:
+    if account and subject.symbol and (subject.key_id or row.limits != NO_LIMITS):
         limited = limited_subject(subject, account.environment, account.broker, row.limits)
     return Rules(account=account, key=row.key, controls=row.controls, limited=limited)
 

@@ -116,9 +116,7 @@ class AppliedLimits(FrozenStruct):
 
     @property
     def needs_price(self) -> bool:
-        """A key's notional is counted whether it has a limit or not: it may get one during the
-        day."""
-        return self.key is not None or any(each.needs_price for each in self._all if each)
+        return any(each.needs_price for each in self._all if each)
 
     @property
     def _all(self) -> tuple[TradingLimits | None, ...]:
@@ -275,15 +273,14 @@ def added_notional(asked: AskedOrder, reference: Decimal | None) -> Decimal | No
     """The value that the order adds to a day's sum, of a pair the dearer one; of a REPLACE, what
     the versions before have not added yet. None: no price is known."""
     dearest = asked.counted
-    with exact():
-        for each in (asked, *asked.legs):
-            if each.leg in EXITS:
-                continue
-            price = _highest_price(each, reference)
-            if price is None:
-                return None
-            dearest = max(dearest, each.quantity * price)
-        return dearest - asked.counted
+    for each in (asked, *asked.legs):
+        if each.leg in EXITS:
+            continue
+        price = _highest_price(each, reference)
+        if price is None:
+            return None
+        dearest = max(dearest, EXACT.multiply(each.quantity, price))
+    return EXACT.subtract(dearest, asked.counted)
 
 
 def _judge_daily_notional(

@@ -56,13 +56,44 @@ async def delete_limits(tx: Tx, owner_id: UUID, symbol: str) -> None:
 
 
 async def make_budget(tx: Tx, organization_id: OrganizationId, key_id: UUID) -> None:
-    """The day's sum runs on over changes of the limits."""
-    query = """
-        INSERT INTO key_budgets (key_id, organization_id, day)
-        VALUES ($1, $2, (now() AT TIME ZONE 'UTC')::date)
-        ON CONFLICT (key_id) DO NOTHING
-    """
-    await tx.execute(query, key_id, organization_id)
+    """The key is locked. Its day's sum begins with what its actions of today have added, under the
+    locks of all heads: what is being accepted is in it or sees the new row. From then on the sum
+    runs in the row, over changes of the limits."""
+    if await find_use(tx, key_id):
+        return
+    await tx.execute(_LOCK_HEADS, organization_id)
+    await tx.execute(_MAKE_BUDGET, key_id, organization_id)
+
+
+_LOCK_HEADS = """
+    SELECT FROM account_heads
+    WHERE account_id = ANY (ARRAY (SELECT id FROM accounts WHERE organization_id = $1))
+    ORDER BY account_id FOR SHARE
+"""
+# Probes at doubling distances from the stream's end find how far back the day began. Actions have
+# the time when their batch began, and a batch does not take a minute.
+_MAKE_BUDGET = """
+    WITH today AS MATERIALIZED (
+        SELECT date_trunc('day', clock_timestamp(), 'UTC') AS begin
+    ), known AS MATERIALIZED (
+        SELECT coalesce(max(earlier.stream_seq), 0) AS seq
+        FROM today, stream_heads AS head, generate_series(0, 40) AS doubling
+        CROSS JOIN LATERAL (
+            SELECT stream_seq, created_at FROM actions
+            WHERE organization_id = $2 AND stream_seq <= head.seq - (1::bigint << doubling)
+            ORDER BY stream_seq DESC LIMIT 1
+        ) AS earlier
+        WHERE head.organization_id = $2
+          AND earlier.created_at < today.begin - interval '1 minute'
+    )
+    INSERT INTO key_budgets (key_id, organization_id, day, daily_notional)
+    SELECT $1::uuid, $2, (begin AT TIME ZONE 'UTC')::date, coalesce((
+        SELECT sum(added_notional) FROM actions
+        WHERE organization_id = $2 AND stream_seq > known.seq AND created_at >= begin
+          AND strpos(record, '"principal_id":"' || $1::uuid || '"') > 0
+    ), 0)
+    FROM today, known
+"""
 
 
 async def find_use(tx: Tx, key_id: UUID) -> str | None:

@@ -250,6 +250,7 @@ def _append_one(
         group_id=(accepted.parent_intent_id or intent_id) if accepted.is_linked else None,
         closes=str(accepted.closes),
         opens=counted.opens,
+        added=str(counted.added),
         counted=str(counted.notional),
     )
 

@@ -36,6 +36,7 @@ class Append(FrozenStruct, kw_only=True):
     group_id: str | None  # of linked orders: the id of the one that the others are legs of
     closes: str
     opens: str  # the quantity by which it changes what is open
+    added: str  # to its key's sum of the day
     counted: str  # what the versions of the order added to days' sums, with it
 
 
@@ -219,6 +220,7 @@ _RECORDED = {
     "body_digest": ("text", "body_digest"),
     "record": ("text", "text"),
     "hash": ("text", "hash"),
+    "added": ("numeric", "added"),
 }
 _recorded_values = attrgetter(*(path for _, path in _RECORDED.values()))
 _RECORDED_TYPES = {name: kind for name, (kind, _) in _RECORDED.items()}
@@ -235,9 +237,9 @@ _RECORD = f"""
         RETURNING organization_id, seq AS head_seq
     )
     INSERT INTO actions (account_id, seq, intent_id, organization_id, action_type, idempotency_key,
-        body_digest, record, hash, created_at, action_id, stream_seq, events)
+        body_digest, record, hash, added_notional, created_at, action_id, stream_seq, events)
     SELECT account_id, seq, intent_id, organization_id, action_type, idempotency_key,
-        decode(body_digest, 'hex'), record, hash, $1::timestamptz,
+        decode(body_digest, 'hex'), record, hash, added, $1::timestamptz,
         CASE action_type WHEN 'CREATE' THEN intent_id ELSE gen_random_uuid() END,
         head_seq + 2 - 2 * count(*) OVER (PARTITION BY organization_id ORDER BY ordinality DESC),
         decode(events, 'hex')

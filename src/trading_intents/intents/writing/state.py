@@ -64,14 +64,15 @@ class BatchDependencies:
 
 
 class CountedOrder(NamedTuple):
-    """The quantity by which a command changes what is open, and what the versions of its order have
-    added to days' sums, with it."""
+    """The quantity by which a command changes what is open, what it adds to its key's sum of the
+    day, and what the versions of its order have added to such sums, with it."""
 
     opens: str
+    added: Decimal
     notional: Decimal
 
 
-NOTHING = CountedOrder("0", ZERO)
+NOTHING = CountedOrder("0", ZERO, ZERO)
 
 
 class ResolvedSubmission(FrozenStruct, kw_only=True):
@@ -136,8 +137,8 @@ class BatchState:
     def resolve_case(
         self, resolved: ResolvedSubmission, accepted: Accepted, order: KnownOrder | None
     ) -> Case:
-        """Without limits nobody asks what a plain CREATE comes to."""
         limited = resolved.limited
+        levels = limited.levels if limited else ()
         asked = None
         is_counted = limited or order or self.limits.counts or self.holdings
         if is_counted and accepted.action_type is not ActionType.CANCEL:
@@ -148,8 +149,8 @@ class BatchState:
             now=self.now,
             symbol=accepted.symbol,
             asked=asked,
-            levels=limited.levels if limited else (),
-            met=self.limits.meet(limited, asked) if limited and asked else None,
+            levels=levels,
+            met=self.limits.meet(limited, asked) if limited and levels and asked else None,
         )
 
     def count(
@@ -158,13 +159,13 @@ class BatchState:
         """Counts it for the commands that follow in the batch."""
         if asked is None:
             is_create = accepted.action_type is ActionType.CREATE
-            return CountedOrder(accepted.spec.quantity, ZERO) if is_create else NOTHING
+            return CountedOrder(accepted.spec.quantity, ZERO, ZERO) if is_create else NOTHING
         account_id = resolved.submission.account_id
         added = self.limits.accept(account_id, resolved.limited, asked)
         if held := self.holdings.get((account_id, asked.symbol)):
             held = held.with_order(asked.side, asked.opens, asked.is_create)
             self.holdings[account_id, asked.symbol] = held
-        return CountedOrder(str(asked.opens), EXACT.add(asked.counted, added))
+        return CountedOrder(str(asked.opens), added, EXACT.add(asked.counted, added))
 
     def move(
         self,

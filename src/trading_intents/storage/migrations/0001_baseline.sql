@@ -582,7 +582,7 @@ CREATE CONSTRAINT TRIGGER rules_changed AFTER INSERT OR UPDATE OR DELETE ON trad
 DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_rule_change();
 
 -- What API keys with limits, now or before, have used: orders of the last minute by second, and the
--- day's notional, in UTC.
+-- day's notional, in UTC. Of other keys it is the sum of their actions.
 CREATE TABLE key_budgets (
     key_id uuid PRIMARY KEY REFERENCES api_keys ON DELETE CASCADE,
     organization_id uuid NOT NULL REFERENCES organizations,
@@ -795,7 +795,8 @@ GRANT SELECT, INSERT, UPDATE ON account_heads TO ti_service, ti_worker;
 -- `record` is the canonical JSON that was hashed: reads serve it as it is, and a check needs no
 -- rebuilding. `stream_seq` is that of the second of its two messages in the stream; `events` has
 -- those of a REPLACE or CANCEL, which show the order as it was; a CREATE's are rendered of its
--- record. No foreign keys: the head that is held while a row is added has them.
+-- record. `added_notional` is what it adds to its key's sum of the day. No foreign keys: the head
+-- that is held while a row is added has them.
 CREATE TABLE actions (
     account_id uuid NOT NULL,
     seq seq_number NOT NULL,
@@ -810,6 +811,7 @@ CREATE TABLE actions (
     hash chain_hash NOT NULL,
     stream_seq seq_number NOT NULL,
     events bytea,
+    added_notional numeric NOT NULL DEFAULT 0,
     PRIMARY KEY (account_id, seq)
 );
 CREATE INDEX actions_by_stream ON actions (organization_id, stream_seq);

@@ -60,8 +60,10 @@ class LimitedSubject(FrozenStruct, kw_only=True):
 def limited_subject(
     subject: Subject, environment: Environment, broker: str, limits: AppliedLimits
 ) -> LimitedSubject:
+    """The notional of a key's orders is counted whether it has a limit or not: it may get one
+    during the day."""
     price_key = None
-    if limits.needs_price:
+    if subject.key_id or limits.needs_price:
         market = market_of(broker, environment)
         price_key = PriceKey(UUID(subject.organization_id), market, Symbol(subject.symbol))
     return LimitedSubject(
@@ -199,11 +201,12 @@ class KeyBudgets(LimitPart):
 
     def count(self, subject: LimitedSubject | None, asked: AskedOrder) -> Decimal:
         """Gives what the order adds to the day's sum of the key."""
-        if not subject or not subject.key_id or asked.closes or asked.leg in EXITS:
+        if not subject or asked.closes or asked.leg in EXITS:
             return ZERO
         added = added_notional(asked, self._prices.price_of(subject)) or ZERO
-        self.used[subject.key_id].accept(not asked.leg, added, self.now)
-        self._changed.add(subject.key_id)
+        if subject.key_id:
+            self.used[subject.key_id].accept(not asked.leg, added, self.now)
+            self._changed.add(subject.key_id)
         return added
 
     def writes(self) -> list[Statement]:
