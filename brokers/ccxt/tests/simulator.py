@@ -44,10 +44,11 @@ class Answer:
 
 @dataclass(eq=False)
 class SaidFault:
-    """The next command gets this answer, after it was carried out or instead."""
+    """The next command, or look-up, gets this answer, after it was carried out or instead."""
 
     answer: Answer
     is_done: bool
+    is_of_lookup: bool = False
 
 
 class Simulator:
@@ -92,7 +93,10 @@ class Simulator:
 
     def _take_fault(self, request: Request) -> StageFault | SaidFault | None:
         fault = self.faults[0] if self.faults else None
-        is_met = self.is_lookup if fault in LOOKUP_FAULTS else self.is_command
+        is_of_lookup = fault in LOOKUP_FAULTS
+        if isinstance(fault, SaidFault):
+            is_of_lookup = fault.is_of_lookup
+        is_met = self.is_lookup if is_of_lookup else self.is_command
         return self.faults.pop(0) if fault and is_met(request) else None
 
     @contextlib.contextmanager

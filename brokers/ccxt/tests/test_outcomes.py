@@ -1,10 +1,13 @@
 """Each answer of a venue becomes one outcome of the port, and a request is never made twice."""
 
 import dataclasses
+import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import cast
 
+import ccxt
 import pytest
 from msgspec.structs import replace
 from simulator import Answer, SaidFault
@@ -16,13 +19,17 @@ from trading_intents.brokers.port import (
     BrokerEvent,
     CommandResult,
     EventKind,
+    LookupUnknown,
     OrderSnapshot,
     Outcome,
 )
+from trading_intents.brokers.rest_client import AnswerUnclear, NotSent
 from trading_intents.secret import Secret
 from trading_intents.testing.broker_suite import CardRun, Sent, deadline
-from trading_intents.trading import OrderSide, Symbol
+from trading_intents.trading import OrderSide, Symbol, TimeInForce
+from trading_intents_ccxt.exchange import Refused, Row, meaning_of
 from trading_intents_ccxt.session import CcxtBroker
+from trading_intents_ccxt.venues import VENUES, Venue
 
 DOUBTS = {
     "binance": Answer(400, {"code": -1007, "msg": "Timeout waiting for response."}),
@@ -38,6 +45,18 @@ STRANGE = {
     "binance": Answer(400, {"code": -9999, "msg": "Something that no document has."}),
     "bybit": Answer(200, {"retCode": 999, "retMsg": "Something that no document has."}),
     "okx": Answer(200, {"code": "59999", "data": [], "msg": "Something that no document has."}),
+}
+
+
+REFUSED = {
+    "binance": Answer(400, {"code": -1121, "msg": "Invalid symbol."}),
+    "bybit": Answer(200, {"retCode": 170121, "retMsg": "Invalid symbol."}),
+    "okx": Answer(200, {"code": "51001", "data": [], "msg": "Instrument ID doesn't exist."}),
+}
+BODIES: dict[str, Callable[[str], Row]] = {
+    "binance": lambda code: {"code": int(code), "msg": "words"},
+    "bybit": lambda code: {"retCode": int(code), "retMsg": "words"},
+    "okx": lambda code: {"code": "1", "data": [{"sCode": code, "sMsg": "words"}], "msg": ""},
 }
 
 
@@ -84,6 +103,53 @@ async def test_what_the_venue_did_not_do_may_be_sent_again(stage: CcxtStage) -> 
     ticket = run.ticket(OrderSide.BUY, "1", "90")
     assert (await run.send(ticket)).result.outcome is Outcome.NOT_SENT
     assert (await run.send(ticket)).result.outcome is Outcome.ACKED
+    await run.close()
+
+
+@pytest.mark.parametrize("venue", VENUES.values(), ids=lambda venue: venue.id)
+def test_a_code_of_the_table_means_what_the_table_says(venue: Venue) -> None:
+    """Whatever class ccxt gives it, as that of an invalid order to a timeout."""
+    exchange = getattr(ccxt, venue.id)()
+    meant = list[tuple[str, type[Exception]]]()
+    meant += [(code, AnswerUnclear) for code in venue.doubts]
+    meant += [(code, NotSent) for code in venue.nothing_done]
+    meant += [(code, Refused) for code in venue.absences]
+    assert len(dict(meant)) == len(meant), "a code has two meanings"
+    for code, kind in meant:
+        body = BODIES[venue.id](code)
+        with pytest.raises(ccxt.BaseError) as raised:
+            exchange.handle_errors(400, "", "", "POST", {}, json.dumps(body), body, {}, "")
+        assert type(meaning_of(venue, raised.value, body)) is kind, code
+
+
+async def test_a_look_up_that_is_refused_for_another_reason_proves_nothing(
+    stage: CcxtStage,
+) -> None:
+    run = await opened(stage)
+    sent = await run.buy("1", "90")
+    answer = REFUSED[stage.venue.id]
+    stage.simulator.faults.append(SaidFault(answer, is_done=False, is_of_lookup=True))
+    assert isinstance(await run.broker.lookup(run.known(sent), deadline()), LookupUnknown)
+    await run.close()
+
+
+async def test_an_end_is_reported_after_executions_that_are_listed_late(stage: CcxtStage) -> None:
+    run = await opened(stage)
+    await run.quote("99", "100", "4")
+    stage.simulator.book.late_lists = 3
+    sent = await run.buy("10", "100", time_in_force=TimeInForce.IMMEDIATE_OR_CANCEL)
+    kinds = [EventKind.ACCEPTED, EventKind.FILL, EventKind.CANCELLED]
+    await run.expect(kinds, sent)
+    await run.close()
+
+
+async def test_an_execution_that_is_never_listed_is_counted(stage: CcxtStage) -> None:
+    run = await opened(stage)
+    await run.quote("99", "100", "4")
+    stage.simulator.book.late_lists = 1_000
+    sent = await run.buy("10", "100", time_in_force=TimeInForce.IMMEDIATE_OR_CANCEL)
+    *_, end = await run.expect([EventKind.ACCEPTED, EventKind.CANCELLED], sent)
+    assert end.cum_quantity == 4
     await run.close()
 
 
