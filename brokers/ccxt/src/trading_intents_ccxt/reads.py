@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from trading_intents.brokers import port
 from trading_intents.brokers.rest_client import AnswerUnclear, RestClient
@@ -14,6 +14,7 @@ from trading_intents_ccxt.venues import Venue
 from trading_intents_ccxt.wire import VenueOrder, VenueTrade, order_of, trade_of
 
 MARKET_SECONDS = 4 * 3_600.0
+RETRY_SECONDS = 60.0
 MAX_PAGES = 100
 R = TypeVar("R")
 
@@ -22,7 +23,7 @@ class Markets:
     """The markets of a host, which all sessions in a process share."""
 
     def __init__(self) -> None:
-        self.rows: dict[str, Row] = {}
+        self.loaded: Any = None  # the object of ccxt's that read them last
         self.due_seconds = 0.0
 
 
@@ -41,14 +42,20 @@ class VenueReads:
         self._clock = context.clock
 
     async def load_markets(self, deadline: float) -> None:
-        """Steps and minima change now and then."""
+        """Steps and minima change now and then: those of before hold until they can be read."""
         shared = self._markets
-        if self._clock.monotonic() >= shared.due_seconds:
-            shared.rows = await ask(self.exchange.load_markets(True), deadline)
-            shared.due_seconds = self._clock.monotonic() + MARKET_SECONDS
-        if self.exchange.markets is not shared.rows:
-            self.exchange.set_markets(shared.rows)
-            self.exchange.markets = shared.rows
+        now = self._clock.monotonic()
+        if now >= shared.due_seconds:
+            try:
+                await ask(self.exchange.load_markets(True), deadline)
+                shared.loaded = self.exchange
+                shared.due_seconds = now + MARKET_SECONDS
+            except port.BrokerUnavailable:
+                if shared.loaded is None:
+                    raise
+                shared.due_seconds = now + RETRY_SECONDS
+        if self.exchange.markets is not shared.loaded.markets:
+            self.exchange.set_markets_from_exchange(shared.loaded)
 
     def check(self, ticket: port.OrderTicket) -> None:
         """Refused: ccxt would cut the quantity to the market's step, and round the price."""
@@ -66,7 +73,7 @@ class VenueReads:
             raise Refused("price_off_tick", f"the market's tick is {tick}")
 
     def find_market(self, symbol: str) -> Row:
-        market: Row | None = self._markets.rows.get(symbol)
+        market: Row | None = (self.exchange.markets or {}).get(symbol)
         if market is None or not market["spot"]:
             raise Refused("unknown_symbol", f"{self.venue.id} has no spot market {symbol}")
         return market
@@ -104,8 +111,7 @@ class VenueReads:
             raise AnswerUnclear(f"the order cannot be read: {error!r}") from None
 
     async def list_open_orders(self, symbol: Symbol | None, deadline: float) -> list[VenueOrder]:
-        """Of all symbols: those of a market that ccxt does not know, such as one for margin alone,
-        are left out."""
+        """Of all spot markets, if no symbol is given: a list may have orders of others too."""
         size = self.venue.order_page
         rows = await self._pages(
             lambda query: self.exchange.fetch_open_orders(symbol, None, size, query),
@@ -113,7 +119,8 @@ class VenueReads:
             size,
             deadline,
         )
-        return self._read(rows, lambda row: order_of(self.venue, row))
+        orders = self._read(rows, lambda row: order_of(self.venue, row))
+        return [order for order in orders if order.symbol in self.exchange.markets]
 
     async def list_order_trades(self, order: VenueOrder, deadline: float) -> list[VenueTrade]:
         """All executions of an order: fewer than it has filled, if the venue lists them late."""

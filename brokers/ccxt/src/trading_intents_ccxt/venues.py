@@ -98,7 +98,7 @@ BINANCE = Venue(
         "REJECTED": EventKind.REJECTED,
     },
     duplicates=frozenset({"Duplicate order sent."}),
-    absences=frozenset({"-2013"}),
+    absences=frozenset({"-2013", "-2026"}),  # the second: it ended unfilled, 90 days ago
     doubts=frozenset({"-1000", "-1001", "-1006", "-1007", "-1016"}),
     nothing_done=frozenset({"-1003", "-1008", "-1015", "-1021"}),
     trade_page=1_000,
