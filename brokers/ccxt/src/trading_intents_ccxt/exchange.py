@@ -145,7 +145,7 @@ def meaning_of(venue: Venue, error: Exception, said: object) -> Exception:
         return NotSent(f"{venue.id} did nothing: {code} {message}", 1)
     if type(error) is ccxt.AuthenticationError:
         return AuthFailed(f"{venue.id} refuses the credential: {code} {message}")
-    if code and isinstance(error, REFUSALS):
+    if code in venue.absences or (code and isinstance(error, REFUSALS)):
         return Refused(code, message)
     return AnswerUnclear(f"{venue.id} answers {type(error).__name__}: {code} {message}")
 
