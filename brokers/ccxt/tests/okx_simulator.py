@@ -231,7 +231,7 @@ def row_of(order: SpotOrder) -> dict[str, Any]:
         "tradeId": "" if last is None else str(last.id),
         "state": STATES.get(order.state, open_state),
         "fee": f"{-fees:f}",
-        "feeCcy": BASE if order.is_buy else QUOTE,
+        "feeCcy": last.fee_coin if last else "",
         "rebate": "0",
         "rebateCcy": QUOTE if order.is_buy else BASE,
         "source": "",

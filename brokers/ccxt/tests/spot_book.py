@@ -67,6 +67,7 @@ class SpotBook:
         self.orders: list[SpotOrder] = []
         self.arrived: list[str] = []  # client order ids, of refused orders too
         self.is_garbling = False
+        self.fee_coin = ""  # all fees are 0.01 of it; empty: FEE of what is received
         self.late_lists = 0  # so many lists have no execution yet
         self._bid = self._ask = Decimal(0)
         self._bid_size = self._ask_size = Decimal(0)
@@ -74,8 +75,8 @@ class SpotBook:
         self._last_millis = 0
 
     def now_millis(self) -> int:
-        """Each is later than the one before it."""
-        self._last_millis = max(self._last_millis + 1, time.time_ns() // 1_000_000)
+        """None is before another."""
+        self._last_millis = max(self._last_millis, time.time_ns() // 1_000_000)
         return self._last_millis
 
     def quote(self, bid: Decimal, ask: Decimal, size: Decimal) -> None:
@@ -147,17 +148,18 @@ class SpotBook:
         coins = quantity if order.is_buy else -quantity
         received = quantity if order.is_buy else quantity * price
         received_coin = BASE if order.is_buy else QUOTE
-        fee = received * FEE
+        fee_coin = self.fee_coin or received_coin
+        fee = Decimal("0.01") if self.fee_coin else received * FEE
         self.held[BASE] += coins
         self.held[QUOTE] -= coins * price
-        self.held[received_coin] -= fee
+        self.held[fee_coin] -= fee
         if order.is_buy:
             self._ask_size -= quantity
         else:
             self._bid_size -= quantity
         now = self.now_millis()
         trade = SpotTrade(
-            next(self._ids), order, quantity, price, fee, received_coin, now, self.is_garbling
+            next(self._ids), order, quantity, price, fee, fee_coin, now, self.is_garbling
         )
         self.is_garbling = False
         order.trades.append(trade)

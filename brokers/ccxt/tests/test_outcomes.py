@@ -223,6 +223,18 @@ async def test_a_fee_in_the_coin_is_a_fact_of_its_own(stage: CcxtStage) -> None:
     await run.close()
 
 
+async def test_a_fee_in_a_third_coin_is_of_that_coin(stage: CcxtStage) -> None:
+    stage.simulator.book.fee_coin = "BNB"
+    run = await opened(stage)
+    bought = await run.buy_filled("2")
+    await run.snapshot()
+    (fill,) = run.fills(bought)
+    (fee,) = (event for event in run.received if event.kind is EventKind.FEE)
+    assert fill.fee is None
+    assert (fee.symbol, fee.quantity) == ("BNB/USDT", Decimal("0.01"))
+    await run.close()
+
+
 async def test_a_refused_credential_ends_the_session(stage: CcxtStage) -> None:
     context = stage.context()
     secrets = {**context.secrets, "api_key": Secret("another")}

@@ -72,18 +72,20 @@ def order_of(venue: Venue, row: dict[str, Any], client_order_id: str | None = No
 
 def trade_of(venue: Venue, row: dict[str, Any], client_order_id: str | None = None) -> VenueTrade:
     """ValueError, KeyError or TypeError: it cannot be read."""
+    info = row["info"]
     fee = row["fee"] or {"cost": "0", "currency": ""}
     return VenueTrade(
         venue=venue,
         id=_text(row["id"]),
         order_id=_text(row["order"]),
-        client_order_id=client_order_id or row["info"].get("clOrdId") or None,
+        client_order_id=client_order_id or info.get("clOrdId") or None,
         symbol=Symbol(row["symbol"]),
         side=SIDES[row["side"]],
         quantity=_number(row["amount"]),
         price=_number(row["price"]),
         fee=_number(fee["cost"]),
-        fee_coin=fee["currency"],
+        # ccxt takes the coin of Bybit's fee for that of the order.
+        fee_coin=info.get("feeCurrency") or fee["currency"],
         at=datetime.fromtimestamp(row["timestamp"] / 1_000, UTC),
     )
 
