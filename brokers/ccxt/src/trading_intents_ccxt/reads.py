@@ -47,7 +47,7 @@ class VenueReads:
         now = self._clock.monotonic()
         if now >= shared.due_seconds:
             try:
-                await ask(self.exchange.load_markets(True), deadline)
+                await self._ask(self.exchange.load_markets(True), deadline)
                 shared.loaded = self.exchange
                 shared.due_seconds = now + MARKET_SECONDS
             except port.BrokerUnavailable:
@@ -87,7 +87,7 @@ class VenueReads:
         if self.venue.lookup_lists:
             for name in self.venue.lookup_lists:
                 read = getattr(self.exchange, name)
-                rows = await self._ask_list(read(symbol, None, None, query), deadline)
+                rows = await self._ask(read(symbol, None, None, query), deadline)
                 if rows:
                     return self._read_found(rows[0], rows[0].get("clientOrderId"), client_order_id)
             return None
@@ -177,7 +177,7 @@ class VenueReads:
         size = self.venue.trade_page
         found = dict[str, VenueTrade]()
         for _ in range(MAX_PAGES):
-            rows = await self._ask_list(
+            rows = await self._ask(
                 self.exchange.fetch_my_trades(symbol, _millis(since), size), deadline
             )
             page = self._read(rows, lambda row: trade_of(self.venue, row))
@@ -198,7 +198,7 @@ class VenueReads:
         rows = list[Row]()
         query = dict[str, str]()
         for _ in range(MAX_PAGES):
-            page = await self._ask_list(read(query), deadline)
+            page = await self._ask(read(query), deadline)
             rows += page
             if not cursor or len(page) < size:
                 return rows
@@ -208,7 +208,8 @@ class VenueReads:
             query = {self.venue.cursor_query: following}
         raise AnswerUnclear(f"{MAX_PAGES} pages, and more")
 
-    async def _ask_list(self, work: Awaitable[list[Row]], deadline: float) -> list[Row]:
+    async def _ask(self, work: Awaitable[R], deadline: float) -> R:
+        """Of a list, a refusal proves nothing."""
         try:
             return await ask(work, deadline)
         except Refused as error:
