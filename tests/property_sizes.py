@@ -1,10 +1,10 @@
-"""With how many made-up examples a property is tried: all of them in `make chaos`, a fifth of them
+"""With how many made-up examples a property is tried: all of them in `make chaos`, a tenth of them
 elsewhere, others in each run."""
 
 from hypothesis import HealthCheck, settings
 
 EXAMPLES = 50  # of a property that does not say how many
-SHARE = 5
+SHARE = 10
 # What these find depends on how busy the machine is, and on the examples that chance made.
 BY_CHANCE = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
 WHOLE = "whole"

@@ -4,6 +4,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.sources import (
     EVERYTHING,
     SERVER_SOURCES,
@@ -14,6 +16,8 @@ from tests.sources import (
     functions_of,
     nodes_of,
 )
+
+pytestmark = pytest.mark.sources
 
 MAX_POSITIONAL = 5
 MAX_FIELDS_BY_ORDER = 5

@@ -30,6 +30,8 @@ from tests.sources import (
     words_of,
 )
 
+pytestmark = pytest.mark.sources
+
 # What has to go is code that does a thing twice, not the words of a clear line.
 MAX_TOKENS = 288_500
 MAX_FUNCTION_LINES = 70

@@ -24,6 +24,8 @@ from tests.sources import (
     words_of,
 )
 
+pytestmark = pytest.mark.sources
+
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("sdk*/*.md")])
 DOCUMENTS += sorted((ROOT / "brokers").glob("*/*.md"))

@@ -2,8 +2,8 @@
 --waiters 3`.
 
 A file's tests stay in one process; those marked `slow` or `deadline` are taken one by one, but for
-those that share what is made once for their file. Deadlines run when all others are done, in more
-processes.
+those that share what is made once for their file. Tests of all `sources`, which are parsed once,
+stay together. Deadlines run when all others are done, in more processes.
 """
 
 import atexit
@@ -102,7 +102,12 @@ class Workers:
             is_deadline = item.get_closest_marker("deadline")
             is_long = is_deadline or item.get_closest_marker("slow")
             units = deadlines if is_deadline else others
-            units[item.nodeid if is_long and not _shares_fixture(item) else item.path].append(item)
+            unit: Path | str = item.path
+            if item.get_closest_marker("sources"):
+                unit = "sources"
+            elif is_long and not _shares_fixture(item):
+                unit = item.nodeid
+            units[unit].append(item)
         self.others = Queue(list(others.values()))
         self.deadlines = Queue(list(deadlines.values()))
         # Each worker closes its copy of the writing end when there is no other unit left: the last

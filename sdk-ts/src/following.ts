@@ -17,7 +17,7 @@ import {
 import { mayRepeat, pauseSeconds } from "./retries.js";
 import { MessageReader } from "./sse.js";
 import type { Transport } from "./transport.js";
-import { abortable, sleep } from "./waits.js";
+import { abortable, chunksOf, sleep, textOf } from "./waits.js";
 
 /** The stream has a heartbeat after 10 seconds without events. */
 const READ_SECONDS = 25;
@@ -144,24 +144,26 @@ export class EventStream<D = string> implements AsyncIterableIterator<TradingEve
       const response = await within(opened, this.#transport.options.timeoutSeconds);
       const { status, ok } = response;
       if (!ok || !response.body) {
-        const answer = { status, headers: response.headers, text: await response.text() };
+        const read = textOf(response, connection.signal);
+        const text = await within(read, this.#transport.options.timeoutSeconds);
+        const answer = { status, headers: response.headers, text };
         throw this.#transport.refusal(answer);
       }
-      yield* this.#read(response.body);
+      yield* this.#read(response.body, connection.signal);
     } finally {
       this.#ends.signal.removeEventListener("abort", end);
       connection.abort();
     }
   }
 
-  async *#read(body: ReadableStream<Uint8Array>): AsyncGenerator<TradingEvent<D> | StatusMessage> {
-    const chunks = body.getReader();
+  async *#read(
+    body: ReadableStream<Uint8Array>,
+    signal: AbortSignal,
+  ): AsyncGenerator<TradingEvent<D> | StatusMessage> {
+    const chunks = chunksOf(body, signal);
     const reader = new MessageReader();
     for (;;) {
-      const { value, done } = await within(
-        abortable(chunks.read(), this.#ends.signal),
-        READ_SECONDS,
-      );
+      const { value, done } = await within(chunks.next(), READ_SECONDS);
       if (done) return;
       for (const text of reader.push(value)) {
         const event = readEvent<D>(text, this.#transport.options.decimal);

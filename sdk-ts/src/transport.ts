@@ -12,7 +12,7 @@ import {
 } from "./errors.js";
 import { errorOf } from "./problems.js";
 import { mayBeCarriedOut, mayRepeat, pauseSeconds, type Repeat } from "./retries.js";
-import { abortable, sleep } from "./waits.js";
+import { abortable, sleep, textOf } from "./waits.js";
 
 export const IDEMPOTENCY_KEY = "idempotency-key";
 const JSON_TYPE = "application/json";
@@ -154,7 +154,7 @@ export class Transport {
 
   async #answer(request: HttpRequest, signal: AbortSignal): Promise<HttpAnswer | TradingError> {
     const response = await this.open(request, signal);
-    const text = await response.text();
+    const text = await textOf(response, signal);
     const answer = { status: response.status, headers: response.headers, text };
     return response.ok ? answer : this.refusal(answer);
   }
@@ -207,7 +207,7 @@ export class Transport {
     try {
       const response = await fetch(url, { method: "POST", body, signal, redirect: "error" });
       const { status, headers } = response;
-      const text = await response.text();
+      const text = await textOf(response, signal);
       if (!response.ok) throw errorOf({ status, headers, text });
       return JSON.parse(text) as IssuedToken;
     } catch (error) {

@@ -20,6 +20,37 @@ export async function abortable<T>(promise: Promise<T>, signal: AbortSignal): Pr
   }
 }
 
+/**
+ * What comes of a body. It is cancelled at its end, whatever that is: `fetch` may lose its own signal
+ * to the garbage collector once it has answered, and the connection would stay open for ever.
+ */
+export async function* chunksOf(
+  body: ReadableStream<Uint8Array>,
+  signal: AbortSignal,
+): AsyncGenerator<Uint8Array, undefined, undefined> {
+  const reader = body.getReader();
+  try {
+    for (;;) {
+      const { value, done } = await abortable(reader.read(), signal);
+      if (done) return;
+      yield value;
+    }
+  } finally {
+    reader.cancel().catch(() => undefined);
+  }
+}
+
+export async function textOf(response: Response, signal: AbortSignal): Promise<string> {
+  const decoder = new TextDecoder();
+  let text = "";
+  if (response.body) {
+    for await (const chunk of chunksOf(response.body, signal)) {
+      text += decoder.decode(chunk, { stream: true });
+    }
+  }
+  return text + decoder.decode();
+}
+
 export async function sleep(seconds: number, signal: AbortSignal): Promise<void> {
   let timer: ReturnType<typeof setTimeout> | undefined;
   const over = new Promise<void>((resolve) => {
