@@ -108,7 +108,7 @@ async def test_what_the_venue_did_not_do_may_be_sent_again(stage: CcxtStage) -> 
 
 @pytest.mark.parametrize("venue", VENUES.values(), ids=lambda venue: venue.id)
 def test_a_code_of_the_table_means_what_the_table_says(venue: Venue) -> None:
-    """Whatever class ccxt gives it, as that of an invalid order to a timeout."""
+    """The class that ccxt gives it decides nothing: that of a timeout may be an invalid order."""
     exchange = getattr(ccxt, venue.id)()
     meant = list[tuple[str, type[Exception]]]()
     meant += [(code, AnswerUnclear) for code in venue.doubts]
