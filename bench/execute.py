@@ -136,13 +136,15 @@ class Market:
             """
             SELECT extract(epoch FROM c.sent_at - a.created_at) * 1000,
                 extract(epoch FROM j.at - c.sent_at) * 1000,
-                   extract(epoch FROM f.recorded_at - j.at) * 1000
+                   extract(epoch FROM r.at - j.at) * 1000
             FROM orders o
             JOIN actions a ON a.account_id = o.account_id AND a.seq = o.create_seq
             JOIN commands c ON c.order_id = o.order_id
             JOIN paper_journal j ON j.account_id = o.account_id
                 AND j.client_order_id = c.client_order_id
-            JOIN facts f ON f.order_id = o.order_id AND f.kind = 'FILL'
+            CROSS JOIN LATERAL (
+                SELECT max(at) AS at FROM reports WHERE order_id = o.order_id
+            ) AS r
             WHERE o.symbol = 'LONE' ORDER BY o.created_at DESC LIMIT %s
             """,
             (orders,),

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from trading_intents.intents.writing.record import render_create
 from trading_intents.stream import trading_pb2
-from trading_intents.stream.model import split_payloads
+from trading_intents.stream.model import SILENT, split_payloads
 
 JOURNAL = """
     SELECT * FROM (
@@ -22,9 +22,16 @@ JOURNAL = """
 ALL_ROWS = JOURNAL.format(where="")
 OF_ACCOUNT = JOURNAL.format(where="WHERE account_id = $1")
 OF_ORGANIZATION = JOURNAL.format(where="WHERE organization_id = $1")
-COUNT_MESSAGES = """
-    SELECT (SELECT coalesce(sum(count), 0) FROM reports)::bigint + (SELECT 2 * count(*) FROM actions)
+COUNT_MESSAGES = f"""
+    SELECT (SELECT coalesce(sum(count), 0) FROM reports WHERE events <> '\\x{SILENT.hex()}')::bigint
+        + (SELECT 2 * count(*) FROM actions)
 """
+# As a table: what was reported, in the order in which it came.
+FACTS = """(
+    SELECT order_id, fact ->> 'key' AS key
+    FROM reports CROSS JOIN json_array_elements(facts) WITH ORDINALITY AS seen (fact, number)
+    ORDER BY organization_id, seq, number
+) AS facts"""
 
 
 class JournalMessage(NamedTuple):
@@ -48,4 +55,6 @@ def read_messages(rows: Iterable[Mapping[str, Any]]) -> Iterator[JournalMessage]
         assert len(payloads) == row["count"]
         assert b"".join(payload for _, payload in payloads) == events
         for seq, (kind, payload) in enumerate(payloads, row["seq"] - row["count"] + 1):
+            if payload == SILENT:
+                continue  # nobody is sent it
             yield JournalMessage(seq, kind, row["account_id"], row["symbol"], payload)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.orders.facts import arrived, bust, fill, ours, reported, terms
+from tests.orders.facts import bust, fill, ours, reported, terms
 from trading_intents.brokers.port import EventKind
 from trading_intents.orders import model
 from trading_intents.orders.facts import Fact, FactKind
@@ -72,7 +72,7 @@ COMES: dict[str, Fact | PendingCommands] = {
 
 
 def derived(facts: tuple[Fact, ...], pending: PendingCommands) -> OrderView:
-    return derive(TERMS, arrived(facts), pending)
+    return derive(TERMS, facts, pending)
 
 
 def next_state(name: str, comes: Fact | PendingCommands) -> str:

@@ -128,23 +128,20 @@ INTENT_ROWS = {
     " VALUES ($2, $1, 'k', 'paper', '{}', sha256($2::uuid::text::bytea), 'h')",
     "key_budgets": "(key_id, organization_id, day) VALUES ($2, $1, now()::date)",
     "stats_entries": "(account_id, organization_id, at, measure, key, amount) VALUES ($2, $1, now(), 'm', 'k', 1)",
-    "stats_heads": "(account_id, organization_id) VALUES ($2, $1)",
+    "stats_heads": "(organization_id) SELECT $1::uuid WHERE $2::uuid IS NOT NULL ON CONFLICT DO NOTHING",
     "reports": "(organization_id, seq, count, day, account_id, at, symbol, environment, events)"
     " VALUES ($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 1, now()::date, $2, now(), 'A', 'paper',"
     " 'x')",
     "commands": "(account_id, client_order_id, organization_id, order_id, seq, action_type)"
     " VALUES ($2, 'c', $1, $2, 1, 'CREATE')",
-    "facts": "(account_id, key, organization_id, kind, recorded_at) VALUES ($2, 'k', $1, 'FILLED', now())",
     "trades": "(trade_id, account_id, organization_id, seq, order_id, exec_id, symbol, side, quantity, price,"
     " cumulative_quantity, leaves_quantity, command_seq, received_at)"
     " VALUES (gen_random_uuid(), $2, $1, 1, $2, 'e', 'A', 'BUY', 1, 1, 1, 0, 1, now())",
     "position_openings": "(account_id, organization_id, opened_at) VALUES ($2, $1, now())",
-    "positions": "(account_id, symbol, organization_id, received_at) VALUES ($2, 'A', $1, now())",
     "leases": "(account_id, organization_id) VALUES ($2, $1)",
     "trading_limits": "(owner_id, organization_id, rules) VALUES ($2, $1, '{}')",
     "daily_baselines": "(account_id, organization_id, day, timezone, result) VALUES ($2, $1, now(), 'UTC', 0)",
-    "exposures": "(account_id, symbol, organization_id, open_orders, open_buy, open_sell)"
-    " VALUES ($2, 'A', $1, 0, 0, 0)",
+    "holdings": "(account_id, symbol, organization_id) VALUES ($2, 'A', $1)",
     "halts": "(id, organization_id, account_id, reason, cancel_orders, close_positions, state, principal_type,"
     " principal_id) VALUES (gen_random_uuid(), $1, $2, 'r', true, false, 'done', 'USER', 'u')",
     "halt_closings": "(halt_id, account_id, organization_id, symbols, positions_done, waiting)"
@@ -189,7 +186,11 @@ async def test_every_tenant_table_shows_the_set_organizations_rows_only(
         async with database.service.transaction([mine]) as tx:
             found = await tx.fetch(f"SELECT organization_id FROM {table}")
         assert {row["organization_id"] for row in found} == {mine}, table
-        each = 1 if table in ("organization_controls", "rule_versions", "stream_heads") else 2
+        each = (
+            1
+            if table in ("organization_controls", "rule_versions", "stats_heads", "stream_heads")
+            else 2
+        )
         assert len(found) == each, table
         async with database.service.transaction() as tx:
             assert await tx.fetch(f"SELECT organization_id FROM {table}") == [], table

@@ -71,8 +71,7 @@ async def test_the_example_trades_on_after_a_restart(urls: Urls, stage: MyStage)
                 await in_process.until_status(orders[-1], "FILLED")
         assert [(await in_process.order(order))["flags"] for order in orders] == [[], [], []]
         assert (
-            await in_process.in_process_writer.owner.fetchval("SELECT quantity FROM positions")
-            == 30
+            await in_process.in_process_writer.owner.fetchval("SELECT quantity FROM holdings") == 30
         )
     (alerts,) = metrics.execution_alerts.collect()
     assert [

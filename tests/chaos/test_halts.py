@@ -82,7 +82,7 @@ def check(processes: WorkerProcesses, halt: Any, orders: int, positions: int) ->
     assert (halt["positions"], halt["positions_done"]) == (positions, positions)
     assert halt["principal_type"] == "API_KEY"
     assert tables.value("SELECT count(*) FROM orders WHERE finished_at IS NULL") == 0
-    assert tables.value("SELECT count(*) FROM positions WHERE quantity <> 0") == 0
+    assert tables.value("SELECT count(*) FROM holdings WHERE quantity <> 0") == 0
     assert tables.value("SELECT count(*) FROM paper_holdings WHERE position <> 0") == 0
     assert tables.value("SELECT count(*) FROM halts") == 1
     journal = processes.journal()

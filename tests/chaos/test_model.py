@@ -323,7 +323,7 @@ def judge(trader: Trader) -> None:
         "SELECT account_id, symbol, position FROM paper_holdings WHERE position <> 0 ORDER BY 1, 2"
     )
     ours = """
-        SELECT account_id, symbol, quantity AS position FROM positions WHERE quantity <> 0
+        SELECT account_id, symbol, quantity AS position FROM holdings WHERE quantity <> 0
         ORDER BY 1, 2
     """
     assert tables.fetch(held) == tables.fetch(ours)

@@ -37,7 +37,7 @@ class LossyAccount:
         self.trading_client.accepted(self.order("BUY", market("10")))
         eventually(
             lambda: (
-                self.value("SELECT quantity FROM positions WHERE account_id = $1::text::uuid") == 10
+                self.value("SELECT quantity FROM holdings WHERE account_id = $1::text::uuid") == 10
             ),
             WAIT_SECONDS,
         )
@@ -190,7 +190,7 @@ def test_a_fill_that_loses_is_judged(account: LossyAccount) -> None:
     assert account.reasons(account.order("SELL", market("5"))) == []
     eventually(
         lambda: (
-            account.value("SELECT quantity FROM positions WHERE account_id = $1::text::uuid") == 5
+            account.value("SELECT quantity FROM holdings WHERE account_id = $1::text::uuid") == 5
         ),
         WAIT_SECONDS,
     )

@@ -155,7 +155,7 @@ class Course:
     def counted(self) -> list[Decimal]:
         rows = self.tables.fetch(
             """
-                SELECT open_orders::numeric, open_buy, open_sell FROM exposures
+                SELECT open_orders::numeric, open_buy, open_sell FROM holdings
                 WHERE account_id = $1::text::uuid
             """,
             self.trader.account,

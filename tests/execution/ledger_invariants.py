@@ -17,8 +17,8 @@ from trading_intents.orders.ledger.store import (
     ConcernedNames,
     parse_histories,
     parse_ledger,
+    read_actions,
     read_ledger,
-    read_pasts,
 )
 from trading_intents.orders.linked import derive_group, uncovered
 from trading_intents.orders.model import OrderFlag, OrderView
@@ -76,8 +76,8 @@ async def _page(database: Database, after: UUID) -> list[list[OrderHistory]]:
         names = ConcernedNames(set(order_ids), set(), set(), set(), set())
         runner = PoolTransaction(tx)
         index = LedgerIndex(parse_ledger(await runner.run(read_ledger(names))))
-        [pasts] = await runner.run([read_pasts(index.heads)])
-        histories = parse_histories(pasts, index.heads)
+        [actions] = await runner.run([read_actions(index.heads)])
+        histories = parse_histories(actions, index.heads)
         return [[histories[name] for name in index.group_of(each)] for each in order_ids]
 
 
@@ -157,7 +157,9 @@ def _average(trades: Sequence[store.TradeRow]) -> Decimal | None:
 
 async def _assert_true_positions(database: Database) -> None:
     async with database.worker.transaction(read_only=True, isolation="repeatable read") as tx:
-        positions = await tx.fetch("SELECT * FROM positions", timeout=LIMIT_SECONDS)
+        positions = await tx.fetch(
+            "SELECT * FROM holdings WHERE received_at IS NOT NULL", timeout=LIMIT_SECONDS
+        )
         trades = await tx.fetch("SELECT * FROM trades ORDER BY booking", timeout=LIMIT_SECONDS)
     booked: dict[tuple[UUID, str], list[BookedTrade]] = {}
     for trade in trades:
@@ -185,7 +187,7 @@ async def assert_true_exposures(database: Database) -> None:
     not."""
     async with database.worker.transaction(read_only=True, isolation="repeatable read") as tx:
         kept = await tx.fetch(
-            "SELECT account_id, symbol, open_orders, open_buy, open_sell FROM exposures"
+            "SELECT account_id, symbol, open_orders, open_buy, open_sell FROM holdings"
             " WHERE (open_orders, open_buy, open_sell) IS DISTINCT FROM (0, 0, 0)"
         )
         orders = await tx.fetch(

@@ -21,7 +21,7 @@ async def group_orders(owner: asyncpg.Connection, entry: UUID, legs: Mapping[Leg
         row = await owner.fetchrow(quantity, order_id)
         side = "open_buy" if row["order_side"] == "BUY" else "open_sell"
         await owner.execute(
-            f"UPDATE exposures SET {side} = {side} - $3 WHERE account_id = $1 AND symbol = $2",
+            f"UPDATE holdings SET {side} = {side} - $3 WHERE account_id = $1 AND symbol = $2",
             row["account_id"],
             row["symbol"],
             row["quantity"],

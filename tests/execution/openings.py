@@ -35,7 +35,7 @@ async def reconcile(in_process: InProcessExecution) -> None:
 
 
 async def position(in_process: InProcessExecution, symbol: str = "AAPL") -> Any:
-    query = "SELECT * FROM positions WHERE account_id = $1 AND symbol = $2"
+    query = "SELECT * FROM holdings WHERE account_id = $1 AND symbol = $2"
     return await in_process.in_process_writer.owner.fetchrow(query, in_process.account, symbol)
 
 

@@ -16,6 +16,7 @@ from tests.conftest import Urls
 from tests.intents.in_process_writer import open_in_process_writer
 from tests.journal import ALL_ROWS, read_messages
 from trading_intents.brokers.port import BrokerEvent, EventKind
+from trading_intents.errors import Unavailable
 from trading_intents.ids import OrganizationId
 from trading_intents.intents.model import Cancel, Command, Create, Replace, Spec
 from trading_intents.intents.writing.batch import Receipt
@@ -141,8 +142,8 @@ class Books:
             try:
                 async with self.database.worker.transaction(plans="by_key") as tx:
                     return await record_account(tx, self.trading_client(account), events, own)
-            except asyncpg.UniqueViolationError:
-                continue  # another one made the same position: read again
+            except (Unavailable, asyncpg.UniqueViolationError):
+                continue  # another one wrote the same position or fact: read again
 
     async def order(self, order: Sent) -> dict[str, Any]:
         return dict(
@@ -194,7 +195,7 @@ class Books:
     async def position(self, symbol: str = "AAPL", account: int = 0) -> dict[str, Any]:
         return dict(
             await self.owner.fetchrow(
-                "SELECT * FROM positions WHERE account_id = $1 AND symbol = $2",
+                "SELECT * FROM holdings WHERE account_id = $1 AND symbol = $2",
                 self.accounts[account],
                 symbol,
             )
@@ -209,10 +210,9 @@ class Books:
     async def everything(self) -> dict[str, list[tuple[Any, ...]]]:
         """Every table that a broker's report may change."""
         tables = (
-            "facts",
             "orders",
             "trades",
-            "positions",
+            "holdings",
             "reference_prices",
             "balances",
             "commands",

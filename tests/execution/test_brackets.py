@@ -86,7 +86,7 @@ class Group:
         return next((str(each["quantity"]) for each in held if each["symbol"] == wanted), "0")
 
     def exposure(self) -> list[Any]:
-        query = "SELECT open_orders, open_buy, open_sell FROM exposures WHERE symbol = $1"
+        query = "SELECT open_orders, open_buy, open_sell FROM holdings WHERE symbol = $1"
         return [
             value for row in self.client.tables.fetch(query, self.symbol) for value in row.values()
         ]

@@ -96,6 +96,6 @@ async def test_a_text_is_one_short_line_without_secrets(
             order = await in_process.until_status(await in_process.create(), "REJECTED")
             assert order["detail"] == "*** may?not? " + "x" * 487
             facts = await in_process.in_process_writer.owner.fetch(
-                "SELECT f::text AS row FROM facts f"
+                "SELECT facts::text AS row FROM reports"
             )
             assert not any(SECRET in fact["row"] for fact in facts)

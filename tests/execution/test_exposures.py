@@ -27,7 +27,7 @@ WAIT_SECONDS = 10.0
 async def exposure(books: Books, symbol: str = "AAPL") -> tuple[int, str, str] | None:
     row = await books.owner.fetchrow(
         """
-            SELECT open_orders, open_buy::text, open_sell::text FROM exposures
+            SELECT open_orders, open_buy::text, open_sell::text FROM holdings
             WHERE account_id = $1 AND symbol = $2
         """,
         books.accounts[0],
@@ -96,23 +96,28 @@ class Check:
         return float(self.metrics.execution_alerts.labels("exposure_differs")._value.get())
 
 
-async def test_a_check_removes_symbols_of_which_nothing_is_open(
+async def test_a_check_removes_symbols_of_which_nothing_is_open_or_was_ever_held(
     books: Books, database: Database
 ) -> None:
     check = Check(database)
     order = await books.create("5")
+    refused = await books.create("5", symbol="MSFT")
     assert await check.run() == 0
     assert await exposure(books) == (1, "5", "0")
-    await books.record(reported(E.ACCEPTED, order, "a"), fill(order, "e1", "5"))
-    assert await exposure(books) == (0, "0", "0")
+    await books.record(
+        reported(E.ACCEPTED, order, "a"), fill(order, "e1", "5"), reported(E.REJECTED, refused, "r")
+    )
+    assert await exposure(books, "MSFT") == (0, "0", "0")
     assert await check.run() == 0
-    assert await exposure(books) is None
+    assert await exposure(books, "MSFT") is None
+    assert await exposure(books) == (0, "0", "0")
+    assert (await books.position())["quantity"] == 5
 
 
 WRONG = {
-    "another count": ("UPDATE exposures SET open_orders = 7", '"counted": ["7", "10", "0"]'),
-    "another quantity": ("UPDATE exposures SET open_sell = 0.5", '"counted": ["1", "10", "0.5"]'),
-    "none": ("DELETE FROM exposures", '"counted": ["0", "0", "0"]'),
+    "another count": ("UPDATE holdings SET open_orders = 7", '"counted": ["7", "10", "0"]'),
+    "another quantity": ("UPDATE holdings SET open_sell = 0.5", '"counted": ["1", "10", "0.5"]'),
+    "none": ("DELETE FROM holdings", '"counted": ["0", "0", "0"]'),
 }
 
 
@@ -138,7 +143,7 @@ async def test_an_exposure_of_nothing_is_set_right_with_an_alert(
     check = Check(database)
     order = await books.create("10", limit="10")
     await books.record(reported(E.REJECTED, order, "r"))
-    await books.owner.execute("UPDATE exposures SET open_orders = 1")
+    await books.owner.execute("UPDATE holdings SET open_orders = 1")
     assert await check.run() == 1
     assert await exposure(books) in (None, (0, "0", "0"))
 
@@ -150,13 +155,13 @@ async def test_a_correction_counts_what_commits_while_it_waits(
     found."""
     check = Check(database)
     order = await books.create("10", limit="10")
-    await books.owner.execute("UPDATE exposures SET open_orders = 9")
+    await books.owner.execute("UPDATE holdings SET open_orders = 9")
     recorder = await asyncpg.connect(urls.owner.reveal())
     async with recorder.transaction():
         await recorder.execute(
             "UPDATE orders SET filled_quantity = 4 WHERE order_id = $1", order.order_id
         )
-        await recorder.execute("UPDATE exposures SET open_buy = open_buy - 4")
+        await recorder.execute("UPDATE holdings SET open_buy = open_buy - 4")
         checking = asyncio.create_task(check.run())
 
         async def is_waiting() -> bool:
@@ -196,7 +201,7 @@ async def test_a_scan_adds_up_groups_as_the_one_rule_does(
     async with open_books(urls, database) as books:
         for symbol in ("AAPL", "MSFT"):
             await _add_legs(books, random.Random(seed), symbol)
-        await books.owner.execute("DELETE FROM exposures")
+        await books.owner.execute("DELETE FROM holdings")
         assert await Check(database).run() == 2
         await assert_true_exposures(database)
 

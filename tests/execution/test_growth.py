@@ -34,10 +34,13 @@ GROW = (
     FROM generate_series(1, $3::bigint) AS n
     """,
     """
-    INSERT INTO facts (account_id, key, order_id, organization_id, kind, broker_order_id,
-        recorded_at)
-    SELECT $1, 'old' || n, CASE WHEN n % 2 = 0 THEN gen_random_uuid() END, $2, 'ACCEPTED', 'old'
-        || n, now()
+    INSERT INTO reports (organization_id, seq, count, day, account_id, order_id, at, symbol,
+        environment, facts, events)
+    SELECT $2, 1000000 + n, 1, now(), $1, CASE WHEN n % 2 = 0 THEN gen_random_uuid() END, now(),
+        'AAPL', 'paper',
+        json_build_array(json_build_object(
+            'key', 'old' || n, 'kind', 'ACCEPTED', 'broker_order_id', 'old' || n
+        )), ''
     FROM generate_series(1, $3::bigint) AS n
     """,
     """
@@ -55,7 +58,7 @@ GROW = (
     FROM generate_series(1, $3::bigint) AS n
     """,
     """
-    INSERT INTO positions (account_id, organization_id, symbol, received_at)
+    INSERT INTO holdings (account_id, organization_id, symbol, received_at)
     SELECT $1, $2, 'OLD' || n, now() FROM generate_series(1, $3::bigint) AS n
     """,
 )
@@ -87,8 +90,8 @@ async def test_a_report_reads_no_more_rows_in_a_large_ledger(books: Books) -> No
     await books.owner.execute(
         """
         DELETE FROM orders WHERE create_seq > 1000000;
-        DELETE FROM facts WHERE key LIKE 'old%';
+        DELETE FROM reports WHERE seq > 1000000;
         DELETE FROM trades WHERE exec_id = 'old';
-        DELETE FROM positions WHERE symbol LIKE 'OLD%';
+        DELETE FROM holdings WHERE symbol LIKE 'OLD%';
         """
     )

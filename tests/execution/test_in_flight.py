@@ -17,7 +17,7 @@ ORDERS = 3 * MIN_UNRECORDED
 SLOW_RECORDER = """
     CREATE FUNCTION be_slow() RETURNS trigger LANGUAGE plpgsql
         AS $$ BEGIN PERFORM pg_sleep(0.3); RETURN NULL; END $$;
-    CREATE TRIGGER slow AFTER INSERT ON facts FOR EACH STATEMENT EXECUTE FUNCTION be_slow()
+    CREATE TRIGGER slow AFTER INSERT ON reports FOR EACH STATEMENT EXECUTE FUNCTION be_slow()
 """
 IN_FLIGHT = """
     SELECT count(*) FILTER (WHERE status = 'processing') AS claimed,

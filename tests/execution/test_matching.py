@@ -3,12 +3,13 @@
 import asyncio
 
 from tests.execution.recorded_orders import Books, D, fill, ours, record_account, reported
-from tests.journal import COUNT_MESSAGES
+from tests.journal import COUNT_MESSAGES, FACTS
 from trading_intents.brokers.port import CommandResult, Outcome
 from trading_intents.brokers.port import EventKind as E
 from trading_intents.orders.facts import CommandKind
 from trading_intents.orders.facts import FactKind as F
 from trading_intents.orders.ledger.recording import answer_facts
+from trading_intents.stream.model import SILENT
 
 
 async def count(books: Books, what: str) -> int:
@@ -25,12 +26,12 @@ async def test_an_order_that_we_did_not_send_is_kept_and_attached_to_nothing(boo
         reported(E.CANCELLED, None, "x2", broker_order_id="b9"),
     ]
     recorded = await books.record(*strange)
-    assert not recorded.events
+    assert [event.payload for event, _ in recorded.events] == [SILENT, SILENT]
     assert await books.order(sent) == before
-    assert await count(books, "facts WHERE order_id IS NULL") == 2
+    assert await count(books, f"{FACTS} WHERE order_id IS NULL") == 2
     assert await count(books, "trades") == 0
     assert not (await books.record(*strange, *strange[::-1])).events
-    assert await count(books, "facts") == 3
+    assert await count(books, FACTS) == 3
 
 
 async def test_a_report_is_found_by_the_brokers_id_alone(books: Books) -> None:
@@ -69,7 +70,23 @@ async def test_a_report_that_is_repeated_with_our_id_is_booked(books: Books) -> 
     await books.record(fill(None, "e1", "4", broker_order_id="b1"))
     await books.record(fill(sent, "e1", "4"))
     assert (await books.order(sent))["filled_quantity"] == D(4)
-    assert await count(books, "facts") == 1
+    assert await count(books, f"{FACTS} WHERE order_id IS NOT NULL") == 1
+    recorded = await books.record(reported(E.ACCEPTED, sent, broker_order_id="b1"))
+    assert not recorded.trades
+    assert await count(books, f"{FACTS} WHERE order_id IS NOT NULL") == 2
+
+
+async def test_a_report_that_one_order_took_is_not_given_to_another(books: Books) -> None:
+    first = await books.create("10")
+    second = await books.create("10")
+    await books.record(fill(None, "e1", "4", broker_order_id="b1"))
+    for sent in (first, second, first):
+        await books.record(
+            reported(E.ACCEPTED, sent, broker_order_id="b1"),
+            reported(E.STATUS, sent, f"status/{sent.seq}"),
+        )
+    assert await books.filled(first) == [("e1", "4", "10")]
+    assert await books.filled(second) == []
 
 
 async def test_a_brokers_id_that_is_used_again_is_the_later_orders(books: Books) -> None:
@@ -104,7 +121,7 @@ async def test_two_workers_that_get_the_same_report_book_it_once(books: Books) -
     await asyncio.gather(
         *(books.record(*(events if turn % 2 else events[::-1])) for turn in range(4))
     )
-    assert await count(books, "facts") == len(events)
+    assert await count(books, FACTS) == len(events)
     assert await count(books, "trades") == 4
     assert await books.owner.fetchval(COUNT_MESSAGES) == before + 4 + 4 + 3
     assert [(await books.order(sent))["version"] for sent in orders] == [2, 2, 2, 2]
@@ -155,17 +172,21 @@ async def test_an_acceptance_that_an_answer_has_twice_is_one_fact(books: Books) 
     assert (await books.order(bare))["order_status"] == "NEW"
     await books.record(reported(E.ACCEPTED, bare, broker_order_id="b2", at=2))
     assert (await books.order(bare))["broker_sent_at"].second == 2
-    facts = await books.owner.fetch("SELECT order_id, key FROM facts ORDER BY arrival")
+    facts = await books.owner.fetch(f"SELECT * FROM {FACTS}")
     assert [row["key"].split(":")[0] for row in facts] == ["venue", "own", "venue"]
     assert [row["order_id"] for row in facts] == [sent.order_id, bare.order_id, bare.order_id]
 
 
-async def test_an_acceptance_is_kept_whose_event_has_the_key_of_another_order(books: Books) -> None:
+async def test_an_event_that_has_the_key_of_another_orders_is_not_that_one(books: Books) -> None:
     first = await books.create("10")
     second = await books.create("10")
     await books.record(reported(E.ACCEPTED, first, "same"))
     await books.record(
         reported(E.ACCEPTED, second, "same"), own=(ours(second, F.ACCEPTED, broker_order_id="b2"),)
     )
-    order = await books.order(second)
-    assert (order["order_status"], order["flags"]) == ("NEW", ["conflicting_execution"])
+    await books.record(fill(first, "e1", "4"), fill(second, "e1", "3"))
+    for sent, filled in ((first, D(4)), (second, D(3))):
+        order = await books.order(sent)
+        assert (order["order_status"], order["flags"]) == ("PARTIALLY_FILLED", [])
+        assert order["filled_quantity"] == filled
+    assert (await books.position())["quantity"] == 7

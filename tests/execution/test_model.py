@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 from msgspec.structs import replace
 
-from tests.orders.facts import arrived, fill
+from tests.orders.facts import fill
 from trading_intents.brokers.port import (
     Absent,
     BrokerEvent,
@@ -302,7 +302,7 @@ def test_a_look_up_comes_to_one_thing(
 def view_of(*facts: Fact) -> OrderView:
     version = OrderVersion(seq=1, client_order_id="c", quantity=Decimal(10))
     terms = OrderTerms(order_id="o", versions=(version,))
-    return derive(terms, arrived(facts), PendingCommands())
+    return derive(terms, facts, PendingCommands())
 
 
 REJECTED = dataclasses.replace(
@@ -344,7 +344,7 @@ def test_what_the_broker_no_longer_works_ends_here(
     assert f"{event.kind} {event.quantity or event.reason}" == expected
     ended = derive(
         OrderTerms(order_id="o", versions=(view.confirmed,)),
-        arrived([PART, event_fact(event, 0)]),
+        [PART, event_fact(event)],
         PendingCommands(),
     )
     assert ended.state == "CLOSED"

@@ -193,7 +193,9 @@ async def test_symbols_of_a_snapshot_are_read_as_ours_are(urls: Urls) -> None:
             await until_position(
                 in_process, "MSFT", quantity=D(3), broker_quantity=D(4), differs=True
             )
-        assert await in_process.in_process_writer.count("positions") == 1
+        assert (
+            await in_process.in_process_writer.count("holdings WHERE received_at IS NOT NULL") == 1
+        )
 
 
 async def buy(in_process: InProcessExecution, quantity: str, limit: str | None = None) -> UUID:
@@ -265,7 +267,10 @@ async def test_a_resting_order_without_a_trade_is_no_position_after_a_restart(ur
             await in_process.until_status(intent, "NEW")
         async with executing(in_process) as execution:
             await in_process.until_true(lambda: up(in_process, execution))
-            assert await in_process.in_process_writer.count("positions") == 0
+            assert (
+                await in_process.in_process_writer.count("holdings WHERE received_at IS NOT NULL")
+                == 0
+            )
 
 
 async def test_an_opening_without_the_brokers_price_costs_the_reference_price(

@@ -60,6 +60,21 @@ async def test_a_snapshot_that_has_an_order_as_filled_ends_it(urls: Urls) -> Non
         await until_filled(it, intent)
 
 
+async def test_a_look_up_that_brings_a_fill_and_the_end_books_the_fill_once(urls: Urls) -> None:
+    async with open_in_process(urls) as it, executing(it):
+        intent = await it.create("10")
+        await it.until_status(intent, "NEW")
+        it.venue.is_mute = True
+        order = it.venue.orders[await it.coid(intent)]
+        order.ticket = replace(order.ticket, quantity=Decimal(4))
+        it.fill(await it.coid(intent), "4")
+        await it.cancel(intent)
+        await until_filled(it, intent)
+        owner = it.in_process_writer.owner
+        assert await owner.fetchval("SELECT count(*) FROM trades") == 1
+        assert await owner.fetchval("SELECT quantity FROM holdings") == 4
+
+
 @pytest.mark.usefixtures("soon")
 async def test_an_order_that_its_broker_rejects_with_a_fill_ends(urls: Urls) -> None:
     async with open_in_process(urls) as it, executing(it):
@@ -69,6 +84,20 @@ async def test_an_order_that_its_broker_rejects_with_a_fill_ends(urls: Urls) -> 
         it.venue.end(await it.coid(intent), EventKind.REJECTED)
         order = await it.until_status(intent, "CANCELLED")
         assert (order["filled_quantity"], order["reason"]) == (3, "ended_by_broker")
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_look_up_that_shows_a_fill_and_the_end_books_both_once(urls: Urls) -> None:
+    async with open_in_process(urls) as it, executing(it):
+        intent = await it.create("10")
+        await it.until_status(intent, "NEW")
+        it.venue.is_mute = True
+        it.fill(await it.coid(intent), "3")
+        it.venue.end(await it.coid(intent), EventKind.REJECTED)
+        await it.cancel(intent)  # which is refused, and so the order is looked up
+        order = await it.until_status(intent, "CANCELLED")
+        assert (order["filled_quantity"], order["reason"]) == (3, "ended_by_broker")
+        assert await it.in_process_writer.owner.fetchval("SELECT quantity FROM holdings") == 3
 
 
 async def test_a_cancel_that_is_refused_by_the_stream_alone_is_followed_by_a_look_up(

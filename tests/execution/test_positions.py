@@ -1,5 +1,6 @@
 """Positions: of many symbols at once, summed up again, and beside what the broker reports."""
 
+import asyncio
 from decimal import Decimal
 from io import StringIO
 from typing import Any
@@ -9,12 +10,16 @@ import pytest
 from tests.conftest import Urls
 from tests.execution.in_process_execution import executing, open_in_process
 from tests.execution.recorded_orders import Books, D, fill, reported
+from tests.journal import FACTS
+from tests.waiting import COUNT_BLOCKED, eventually_async
 from trading_intents.brokers.port import BrokerEvent
 from trading_intents.brokers.port import EventKind as E
 from trading_intents.orders.facts import FactKind
 from trading_intents.orders.ledger import recording
 from trading_intents.orders.ledger.reporting import log_recorded
 from trading_intents.telemetry import Metrics, make_log
+
+WAIT_SECONDS = 10.0
 
 
 def counted(quantity: str, key: str, symbol: str = "AAPL", at: int | None = None) -> BrokerEvent:
@@ -130,7 +135,7 @@ async def test_a_bust_that_the_broker_counts_already_ends_the_difference(books: 
 async def test_a_symbol_that_was_never_held_or_traded_has_no_position(books: Books) -> None:
     await books.create("10", limit="1")
     await books.record(counted("0", "p1"), counted("0", "p2", "OTHER"))
-    assert await books.owner.fetchval("SELECT count(*) FROM positions") == 0
+    assert await books.owner.fetchval("SELECT count(received_at) FROM holdings") == 0
     await books.record(counted("2", "p3", "OTHER"))
     assert await compared(books, "OTHER") == (D(0), D(2), True)
     await books.record(counted("0", "p4", "OTHER"))
@@ -145,7 +150,7 @@ async def test_a_position_of_what_is_no_symbol_is_left_out_loudly(books: Books) 
     log_recorded(
         await books.record(*events, counted("3", "good", "ok.a")), make_log("warning", out), metrics
     )
-    rows = await books.owner.fetch("SELECT symbol, broker_quantity FROM positions")
+    rows = await books.owner.fetch("SELECT symbol, broker_quantity FROM holdings")
     assert [tuple(row) for row in rows] == [("OK.A", D(3))]
     kinds = {"kind": "event_left_out"}
     assert metrics.registry.get_sample_value("ti_execution_alerts_total", kinds) == len(odd)
@@ -212,6 +217,25 @@ async def test_a_fee_under_a_known_key_with_another_quantity_is_not_booked(books
     assert [fact.kind for fact, _ in recorded.conflicts] == [FactKind.FEE]
 
 
+async def test_a_fee_that_many_record_at_once_is_taken_once(books: Books) -> None:
+    """The first makes the position; of the second all have looked for their orders when they wait
+    for the position."""
+    first = [books.record(fee("0.001", "coin1")) for _ in range(4)]
+    await asyncio.gather(*first)
+    lock = "SELECT FROM holdings WHERE symbol = 'BTC/USD' FOR UPDATE"
+    async with asyncio.TaskGroup() as recorders, books.owner.transaction():
+        await books.owner.execute(lock)
+        for _ in range(4):
+            recorders.create_task(books.record(fee("0.002", "coin2")))
+
+        async def are_waiting() -> bool:
+            return bool(await books.owner.fetchval(COUNT_BLOCKED) == 4)
+
+        await eventually_async(are_waiting, WAIT_SECONDS)
+    assert (await books.position("BTC/USD"))["fee_quantity"] == D("0.003")
+    assert await books.owner.fetchval(f"SELECT count(*) FROM {FACTS}") == 2
+
+
 async def test_what_a_venue_takes_of_the_coin_lowers_what_we_hold(urls: Urls) -> None:
     async with open_in_process(urls) as it, executing(it):
         intent = await it.create("2", "BTC/USD")
@@ -221,7 +245,7 @@ async def test_what_a_venue_takes_of_the_coin_lowers_what_we_hold(urls: Urls) ->
         it.venue.sessions[0].received.put_nowait(fee("0.005", "f1"))
 
         async def is_lower() -> bool:
-            held = await it.in_process_writer.owner.fetchval("SELECT quantity FROM positions")
+            held = await it.in_process_writer.owner.fetchval("SELECT quantity FROM holdings")
             return bool(held == D("1.995"))
 
         await it.until(is_lower)

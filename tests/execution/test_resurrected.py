@@ -177,7 +177,7 @@ async def test_a_bust_of_a_filled_order_follows_its_broker(urls: Urls, bust_reop
 
         async def is_flat() -> bool:
             return bool(
-                await it.in_process_writer.owner.fetchval("SELECT quantity FROM positions") == 0
+                await it.in_process_writer.owner.fetchval("SELECT quantity FROM holdings") == 0
             )
 
         await it.until(is_flat)

@@ -73,7 +73,7 @@ async def test_working_orders_and_open_positions_are_retained_and_others_for_an_
         ("MSFT", "0"),
     ]
     await age(books, "orders", "finished_at")
-    await age(books, "positions", "received_at")
+    await age(books, "holdings", "received_at")
     orders, positions = await kept(books)
     assert [order.order_id for order in orders] == [str(working.order_id)]
     assert [position.symbol for position in positions] == ["AAPL"]
@@ -106,7 +106,7 @@ async def test_retained_state_is_narrowed_to_an_account_or_an_environment(
         assert len({order.order_id for order in orders}) == len(orders) == 8
         assert [position.symbol for position in positions] == ["A", "AAPL", "B", "C", "D", "E"]
         await age(books, "orders", "finished_at")
-        await books.owner.execute("DELETE FROM positions WHERE symbol <> 'AAPL'")
+        await books.owner.execute("DELETE FROM holdings WHERE symbol <> 'AAPL'")
         assert [len(each) for each in await kept(books)] == [4, 2]
         assert [len(each) for each in await kept(books, books.accounts[0])] == [3, 1]
         assert [len(each) for each in await kept(books, None, Environment.PAPER)] == [4, 2]

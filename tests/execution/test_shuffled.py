@@ -13,8 +13,10 @@ from trading_intents.storage.database import Database
 from trading_intents.trading import OrderKind
 
 SHUFFLES = 16
-# Columns about when rather than what. `flags` may say more: that something came late.
+# Columns about when rather than what. `flags` may say more: that something came late. What is counted
+# of an order is by the symbol's price when it was accepted.
 MOMENTS = {"version", "received_at", "created_at", "updated_at", "finished_at", "flags"}
+MOMENTS |= {"counted_notional", "revision"}  # by a price as it was then; by the batches
 IDS = {"order_id", "account_id", "trade_id", "client_order_id"}
 
 

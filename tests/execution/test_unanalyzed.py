@@ -77,16 +77,6 @@ GROWN: dict[str, tuple[str, dict[str, str]]] = {
             "broker_order_id": "'old' || n",
         },
     ),
-    "facts": (
-        "kind = 'FILL' AND account_id = $1",
-        {
-            "key": "'old' || n",
-            "order_id": "CASE WHEN n % 2 = 0 THEN gen_random_uuid() END",
-            "client_order_id": "NULL",
-            "broker_order_id": "'old' || n",
-            "exec_id": "'old' || n",
-        },
-    ),
     "trades": (
         "account_id = $1",
         {
@@ -97,7 +87,15 @@ GROWN: dict[str, tuple[str, dict[str, str]]] = {
             "received_at": OLD,
         },
     ),
-    "reports": ("account_id = $1", {"seq": "n"}),
+    "reports": (
+        "facts IS NOT NULL AND account_id = $1",
+        {
+            "seq": "n",
+            "order_id": "CASE WHEN n % 2 = 0 THEN gen_random_uuid() END",
+            "facts": """json_build_array(json_build_object('key', 'old' || n, 'kind', 'FILL',
+                'broker_order_id', 'old' || n, 'exec_id', 'old' || n))""",
+        },
+    ),
     "refusals": ("account_id = $1", {"id": "gen_random_uuid()", "created_at": OLD}),
     "halts": (
         "account_id = $1 AND resumed_at IS NOT NULL",
@@ -117,7 +115,7 @@ GROWN: dict[str, tuple[str, dict[str, str]]] = {
         },
     ),
     # Of other accounts and symbols: an account's own are read as a whole.
-    "positions": ("account_id = $1", {"account_id": "gen_random_uuid()"}),
+    "holdings": ("account_id = $1", {"account_id": "gen_random_uuid()"}),
     "paper_holdings": ("account_id = $1", {"account_id": "gen_random_uuid()"}),
     "paper_accounts": ("account_id = $1", {"account_id": "gen_random_uuid()"}),
     "balances": ("account_id = $1", {"account_id": "gen_random_uuid()"}),
@@ -153,8 +151,8 @@ class ExplainedTrading:
             UPDATE account_heads SET seq = seq + {BASE};
             UPDATE stream_heads SET seq = seq + {BASE};
             UPDATE paper_accounts SET events = {BASE};
-            INSERT INTO stats_heads SELECT account_id, organization_id, seq FROM account_heads
-            ON CONFLICT (account_id) DO UPDATE SET rolled_seq = excluded.rolled_seq;
+            INSERT INTO stats_heads SELECT organization_id, seq FROM stream_heads
+            ON CONFLICT (organization_id) DO UPDATE SET rolled_seq = excluded.rolled_seq;
             INSERT INTO stats_buckets (account_id, organization_id, width_seconds, start, measure,
                 key, amount)
             SELECT account_id, organization_id, 60, now(), 'action', 'CREATE', 1 FROM account_heads

@@ -35,10 +35,11 @@ def hold(tables: Tables, account_id: str, quantity: str, symbol: str = "AAPL") -
     """A position, as if it had been traded."""
     tables.execute(
         """
-        INSERT INTO positions (account_id, symbol, organization_id, quantity, received_at)
+        INSERT INTO holdings (account_id, symbol, organization_id, quantity, received_at)
         SELECT id, $2, organization_id, $3::text::numeric, clock_timestamp() FROM accounts
         WHERE id = $1::text::uuid
-        ON CONFLICT (account_id, symbol) DO UPDATE SET quantity = excluded.quantity
+        ON CONFLICT (organization_id, account_id, symbol) DO UPDATE
+        SET quantity = excluded.quantity, received_at = excluded.received_at
         """,
         account_id,
         symbol,
@@ -49,7 +50,7 @@ def hold(tables: Tables, account_id: str, quantity: str, symbol: str = "AAPL") -
 def exposures(trading_client: TradingClient) -> dict[str, tuple[int, str, str]]:
     rows = trading_client.tables.fetch(
         """
-            SELECT symbol, open_orders, open_buy::text, open_sell::text FROM exposures
+            SELECT symbol, open_orders, open_buy::text, open_sell::text FROM holdings
             WHERE account_id = $1::text::uuid
         """,
         trading_client.account["id"],

@@ -185,7 +185,7 @@ async def test_an_opening_that_commits_beside_a_batch_is_seen_with_its_baseline(
     read = LimitTracking.needs
     names = (str(local.accounts[0]), str(local.organization))
     opening = f"""
-        INSERT INTO positions (account_id, organization_id, symbol, received_at, quantity,
+        INSERT INTO holdings (account_id, organization_id, symbol, received_at, quantity,
             open_cost, opening_quantity,
                                opening_price) VALUES ('{names[0]}', '{names[1]}', 'MSFT', now(), 10,
                                    1000, 10, 100);

@@ -145,7 +145,7 @@ async def test_a_limits_count_that_is_held_keeps_no_other_organization_waiting(
     assert await recorded(in_process_writer, [in_process_writer.create(limited)])
     async with holder.transaction():
         assert (
-            await holder.execute("SELECT FROM exposures WHERE account_id = $1 FOR UPDATE", limited)
+            await holder.execute("SELECT FROM holdings WHERE account_id = $1 FOR UPDATE", limited)
             == "SELECT 1"
         )
         held = asyncio.create_task(in_process_writer.submit(in_process_writer.create(limited)))

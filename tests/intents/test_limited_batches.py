@@ -123,7 +123,7 @@ async def test_the_first_command_after_a_limit_is_set_is_counted_once(
     command, expected = commands[first]
     assert codes([await local.submit(local.command(account, command))]) == ["recorded"]
     assert (
-        tuple(await local.owner.fetchrow("SELECT open_orders, open_buy FROM exposures")) == expected
+        tuple(await local.owner.fetchrow("SELECT open_orders, open_buy FROM holdings")) == expected
     )
 
 
@@ -137,10 +137,8 @@ async def test_a_close_beside_a_replace_counts_that_order_once(local: InProcessW
     )
     assert isinstance(made, Receipt)
     await local.owner.execute(
-        "INSERT INTO positions (account_id, symbol, organization_id, received_at, quantity)"
-        " VALUES ($1, 'AAPL', $2, clock_timestamp(), 10)",
+        "UPDATE holdings SET received_at = clock_timestamp(), quantity = 10 WHERE account_id = $1",
         account,
-        local.organization,
     )
     replace = Replace(
         made.intent_id,
@@ -155,7 +153,7 @@ async def test_a_close_beside_a_replace_counts_that_order_once(local: InProcessW
     commands = [local.command(account, command) for command in (replace, Close(Symbol("AAPL")))]
     assert codes(await local.submit_all(commands)) == ["recorded"] * 2
     assert await local.owner.fetchval("SELECT quantity FROM orders WHERE closes") == 3
-    assert tuple(await local.owner.fetchrow("SELECT open_orders, open_sell FROM exposures")) == (
+    assert tuple(await local.owner.fetchrow("SELECT open_orders, open_sell FROM holdings")) == (
         2,
         10,
     )
@@ -178,7 +176,7 @@ async def test_an_account_with_many_open_orders_is_judged_without_reading_them(
         """
         " WHERE relid = 'orders'::regclass"
     )
-    read = read_limit_state([(str(account), "AAPL")])
+    read = read_limit_state([(str(local.organization), str(account), "AAPL")])
     # The server may still count what transactions before this one read.
     begun = begin([str(local.organization)], SKIP)
     *_, before, rows, after, _ = await connection.run([*begun, count, read, count, ROLLBACK])
@@ -198,7 +196,7 @@ async def test_an_account_with_many_symbols_is_summed_once_for_a_batch(
         symbols = 400
         await local.owner.execute(
             """
-                INSERT INTO exposures (account_id, symbol, organization_id, open_orders, open_buy,
+                INSERT INTO holdings (account_id, symbol, organization_id, open_orders, open_buy,
                     open_sell)
             """
             " SELECT $1, 'S' || number, $2, 1, number, 0 FROM generate_series(1, $3) AS number",
@@ -207,11 +205,14 @@ async def test_an_account_with_many_symbols_is_summed_once_for_a_batch(
             symbols,
         )
         connection = await local.writer._dependencies.pipeline.connect()
-        read = read_limit_state([(first, f"S{number}") for number in range(1, asked + 1)])
+        organization = str(local.organization)
+        read = read_limit_state(
+            [(organization, first, f"S{number}") for number in range(1, asked + 1)]
+        )
         count = Statement(
             """
                 SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables
-                WHERE relid = 'exposures'::regclass
+                WHERE relid = 'holdings'::regclass
             """
         )
         *_, rows, fetched, _ = await connection.run(
@@ -277,5 +278,5 @@ async def test_a_connection_lost_before_the_commit_was_sent_records_each_order_o
         codes(await local.submit_all([local.create(first) for _ in range(3)])) == ["recorded"] * 3
     )
     assert len(lost) == 1
-    assert await local.owner.fetchval("SELECT open_orders FROM exposures") == 5
+    assert await local.owner.fetchval("SELECT open_orders FROM holdings") == 5
     assert await whole(local) == [5]

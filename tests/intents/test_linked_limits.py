@@ -82,7 +82,7 @@ def test_a_pair_counts_once_and_exits_of_an_unfilled_entry_nothing(
     placed(trading_client, pair())
     path = f"/v1/accounts/{trading_client.account['id']}/orders"
     sums = trading_client.tables.fetch(
-        "SELECT open_orders, open_buy, open_sell FROM exposures WHERE account_id = $1::text::uuid",
+        "SELECT open_orders, open_buy, open_sell FROM holdings WHERE account_id = $1::text::uuid",
         trading_client.account["id"],
     )
     assert [tuple(each.values()) for each in sums] == [(5, Decimal(10), Decimal(10))], path
@@ -240,10 +240,8 @@ def test_close_counts_a_pair_once(trading_client: TradingClient) -> None:
     account = trading_client.account
     trading_client.set_order(entry["intent_id"], "FILLED")
     trading_client.tables.execute(
-        "INSERT INTO positions (account_id, organization_id, symbol, quantity, received_at)"
-        " VALUES ($1::text::uuid, $2::text::uuid, 'AAPL', 25, now())",
+        "UPDATE holdings SET quantity = 25, received_at = now() WHERE account_id = $1::text::uuid",
         account["id"],
-        account["organization_id"],
     )
     trading_client.tables.execute(
         "UPDATE orders SET active = true WHERE order_id = ANY ($1::text[]::uuid[])",

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 
 import asyncpg
 import pytest
@@ -19,30 +20,32 @@ from tests.kept_connections import open_owner
 from tests.waiting import eventually_async
 from trading_intents.clock import SystemClock
 from trading_intents.execution.upkeep import keep_execution
-from trading_intents.ids import id_text
 from trading_intents.intents import store
 from trading_intents.secret import Secret
 from trading_intents.stats import store as stats_store
 from trading_intents.stats.model import (
-    EVERY_REASON,
     ORIGIN,
     WIDTHS_SECONDS,
     WINDOWS_SECONDS,
+    Counted,
     Measure,
     Stats,
-    StatsEntry,
     Window,
     ack_key,
     begin,
     cover,
 )
 from trading_intents.storage.database import Database
-from trading_intents.storage.grouped import PoolTransaction
+from trading_intents.storage.pipeline import json_text
+from trading_intents.stream.log import append
+from trading_intents.stream.model import SILENT, Event
 from trading_intents.telemetry import Metrics, make_log
+from trading_intents.trading import Environment
 
 SYMBOLS = [f"S{n}" for n in range(14)]
 TYPES = ("CREATE", "REPLACE", "CANCEL")
 ACTIONS = 3_000
+ROUND_SEQS = 1_000
 MINUTES_BACK = 40 * 24 * 60
 
 
@@ -95,12 +98,19 @@ class Book:
                 rows,
             )
             await self.owner.execute(
-                "UPDATE account_heads SET seq = $2 WHERE account_id = $1", self.account_id, self.seq
+                """
+                INSERT INTO stream_heads VALUES ($1, $2)
+                ON CONFLICT (organization_id) DO UPDATE SET seq = excluded.seq
+                """,
+                self.organization_id,
+                self.seq,
             )
 
     async def rolled_seq(self) -> int:
-        query = "SELECT coalesce((SELECT rolled_seq FROM stats_heads WHERE account_id = $1), 0)"
-        found: int = await self.owner.fetchval(query, self.account_id)
+        query = (
+            "SELECT coalesce((SELECT rolled_seq FROM stats_heads WHERE organization_id = $1), 0)"
+        )
+        found: int = await self.owner.fetchval(query, self.organization_id)
         return found
 
     async def in_buckets(self, width_seconds: int) -> int:
@@ -143,12 +153,10 @@ async def roll(database: Database) -> bool:
         return await stats_store.roll_up(tx)
 
 
-async def add(database: Database, entries: list[StatsEntry], is_rolled: bool = True) -> None:
-    async with database.worker.transaction() as tx:
-        await PoolTransaction(tx).run([stats_store.insert_entries(entries)])
-    if is_rolled:
-        async with database.worker.transaction() as tx:
-            await stats_store.add_entries(tx)
+REFUSE = """
+    INSERT INTO stats_entries (account_id, organization_id, at, measure, key, amount)
+    VALUES ($1, $2, now(), 'refused', '', 1)
+"""
 
 
 def random_actions(seed: int, count: int) -> list[tuple[str, str, datetime]]:
@@ -174,15 +182,14 @@ def random_actions(seed: int, count: int) -> list[tuple[str, str, datetime]]:
 async def test_every_window_is_exact_whatever_is_rolled_up(
     database: Database, book: Book, monkeypatch: pytest.MonkeyPatch, rounds: int | None
 ) -> None:
-    monkeypatch.setattr(stats_store, "TAIL_PAGE_ACTIONS", 700)
+    monkeypatch.setattr(stats_store, "TAIL_PAGE_SEQS", 700)
+    monkeypatch.setattr(stats_store, "ROUND_SEQS_EACH", ROUND_SEQS)
     actions = random_actions(rounds or 7, ACTIONS)
     await book.append(actions)
     while rounds != 0 and await roll(database):
         if rounds == 1:
             break
-    assert (
-        await book.rolled_seq() == {0: 0, 1: stats_store.ROUND_ACTIONS_EACH, None: ACTIONS}[rounds]
-    )
+    assert await book.rolled_seq() == {0: 0, 1: ROUND_SEQS, None: ACTIONS}[rounds]
     for window in Window:
         found = await read(database, book, window)
         start = datetime.fromisoformat(found.start)
@@ -245,55 +252,64 @@ async def test_a_worker_that_counts_a_new_account_delays_no_other(
     assert (await book.rolled_seq(), await book.in_buckets(60)) == (200, 200)
 
 
-async def test_the_rest_of_a_long_log_is_said_to_be_there(database: Database, book: Book) -> None:
-    await book.append(
-        random_actions(1, stats_store.ROUND_ACTIONS_EACH + stats_store.BEHIND_ACTIONS)
-    )
+async def test_the_rest_of_a_long_log_is_said_to_be_there(
+    database: Database, book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stats_store, "ROUND_SEQS_EACH", ROUND_SEQS)
+    await book.append(random_actions(1, ROUND_SEQS + stats_store.BEHIND_SEQS))
     assert await roll(database) is True
     assert await roll(database) is False
     assert await book.rolled_seq() == book.seq
 
 
 async def test_a_few_actions_are_left_to_the_reader(database: Database, book: Book) -> None:
-    await book.append(random_actions(1, stats_store.BEHIND_ACTIONS - 1))
+    await book.append(random_actions(1, stats_store.BEHIND_SEQS - 1))
     assert await roll(database) is False
     assert await book.rolled_seq() == 0
     await book.append(random_actions(1, 1))
     await roll(database)
-    assert await book.rolled_seq() == stats_store.BEHIND_ACTIONS
+    assert await book.rolled_seq() == stats_store.BEHIND_SEQS
 
 
-async def test_what_execution_adds_is_read(database: Database, book: Book) -> None:
+async def test_what_execution_reports_is_read(
+    database: Database, book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stats_store, "BEHIND_SEQS", 1)
     now = datetime.now(UTC)
     await book.append([("CREATE", "AAPL", now)] * 4)
 
-    def entry(measure: Measure, key: str, amount: str = "1", at: datetime = now) -> StatsEntry:
-        return StatsEntry(
-            account_id=id_text(book.account_id),
-            organization_id=id_text(book.organization_id),
-            at=at,
-            measure=measure,
-            key=key,
-            amount=Decimal(amount),
+    async def report(*counts: Counted, is_rolled: bool = True) -> None:
+        event = Event(
+            organization_id=str(book.organization_id),
+            account_id=str(book.account_id),
+            environment=Environment.PAPER,
+            symbol="AAPL",
+            payload=SILENT,
+            counts=json_text(counts),
         )
+        async with database.worker.transaction() as tx:
+            await append(tx, [event])
+        if is_rolled:
+            await roll(database)
 
-    created = now - timedelta(days=2)
-    await add(
-        database,
-        [
-            entry(Measure.FINISHED, "FILLED"),
-            entry(Measure.FINISHED, "CANCELLED"),
-            entry(Measure.FINISHED, "CANCELLED", at=created),
-            entry(Measure.FILLED_QUANTITY, "AAPL", "1.50"),
-            entry(Measure.FILLED_NOTIONAL, "AAPL", "281.25"),
-            entry(Measure.FILLED_QUANTITY, "MSFT", "9"),
-            *[entry(Measure.ACK_MILLIS, ack_key(millis)) for millis in [4] * 98 + [120, 999_999]],
-        ],
+    def filled(symbol: str, quantity: str, value: str = "0") -> tuple[Counted, Counted]:
+        quantities = Counted(Measure.FILLED_QUANTITY, symbol, Decimal(quantity))
+        return quantities, Counted(Measure.FILLED_NOTIONAL, symbol, Decimal(value))
+
+    finished = partial(Counted, Measure.FINISHED)
+    await report(
+        finished("FILLED", at=now),
+        finished("CANCELLED", at=now),
+        finished("CANCELLED", at=now - timedelta(days=2)),
+        *filled("AAPL", "1.50", "281.25"),
+        *filled("MSFT", "9"),
+        *[Counted(Measure.ACK_MILLIS, ack_key(millis)) for millis in [4] * 98 + [120, 999_999]],
     )
-    await add(database, [entry(Measure.FILLED_QUANTITY, "AAPL", "0.50")], is_rolled=False)
-    await add(
-        database, [entry(Measure.FINISHED, "CANCELLED", "-1"), entry(Measure.FINISHED, "FILLED")]
-    )
+    assert await book.rolled_seq() == 5
+    await report(*filled("AAPL", "0.50"), is_rolled=False)
+    tail = await read(database, book, Window.LAST_DAY)
+    assert [shown.quantity for shown in tail.filled] == ["2"]
+    await report(finished("CANCELLED", Decimal(-1), now), finished("FILLED", at=now))
     found = await read(database, book, Window.LAST_DAY)
     assert (found.intents.total, found.intents.FILLED, found.intents.CANCELLED) == (4, 2, 0)
     assert [(s.symbol, s.quantity, s.notional) for s in found.filled] == [("AAPL", "2", "281.25")]
@@ -383,16 +399,9 @@ async def test_a_tenant_sees_its_own_buckets_only(database: Database, book: Book
     async with database.service.transaction([uuid.uuid4()]) as tx:
         for table in ("stats_buckets", "stats_entries", "stats_heads"):
             assert await tx.fetch(f"SELECT FROM {table}") == []
-    stolen = StatsEntry(
-        account_id=id_text(book.account_id),
-        organization_id=id_text(uuid.uuid4()),
-        at=datetime.now(UTC),
-        measure=Measure.REFUSED,
-        key=EVERY_REASON,
-    )
     with pytest.raises(asyncpg.InsufficientPrivilegeError):
         async with database.service.transaction([book.organization_id]) as tx:
-            await PoolTransaction(tx).run([stats_store.insert_entries([stolen])])
+            await tx.execute(REFUSE, book.account_id, uuid.uuid4())
 
 
 async def test_counts_are_exact_while_workers_add_them_to_the_buckets(
@@ -406,15 +415,8 @@ async def test_counts_are_exact_while_workers_add_them_to_the_buckets(
                 await stats_store.add_entries(tx)
 
     workers = [asyncio.create_task(keep_adding()) for _ in range(2)]
-    one = StatsEntry(
-        account_id=id_text(book.account_id),
-        organization_id=id_text(book.organization_id),
-        at=datetime.now(UTC),
-        measure=Measure.REFUSED,
-        key=EVERY_REASON,
-    )
     for count in range(1, 51):
-        await add(database, [one], is_rolled=False)
+        await book.owner.execute(REFUSE, book.account_id, book.organization_id)
         assert (await read(database, book, Window.LAST_DAY)).refused.total == count
     done.set()
     await asyncio.gather(*workers)

@@ -1,11 +1,8 @@
 """Short names for the facts of one order, o1, whose CREATE is C and whose REPLACEs are R and R2."""
 
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import permutations
-
-from msgspec.structs import replace
 
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.orders.facts import Fact, FactKind, event_fact, own_fact
@@ -52,7 +49,7 @@ def reported(
         venue_time=moment(at),
         reason=reason,
     )
-    return event_fact(event, 0)
+    return event_fact(event)
 
 
 def fill(
@@ -78,7 +75,7 @@ def fill(
         average_price=None if average is None else D(average),
         venue_time=moment(at),
     )
-    return event_fact(event, 0)
+    return event_fact(event)
 
 
 def bust(exec_id: str, *, at: int | None = None, cum: str | None = None) -> Fact:
@@ -90,7 +87,7 @@ def bust(exec_id: str, *, at: int | None = None, cum: str | None = None) -> Fact
         cum_quantity=None if cum is None else D(cum),
         venue_time=moment(at),
     )
-    return event_fact(event, 0)
+    return event_fact(event)
 
 
 def correct(exec_id: str, of: str, quantity: str, price: str, *, at: int | None = None) -> Fact:
@@ -104,16 +101,11 @@ def correct(exec_id: str, of: str, quantity: str, price: str, *, at: int | None 
         price=D(price),
         venue_time=moment(at),
     )
-    return event_fact(event, 0)
+    return event_fact(event)
 
 
 def ours(kind: FactKind, coid: str = "C", reason: str | None = None) -> Fact:
-    return own_fact(kind, coid, 0, reason)
-
-
-def arrived(facts: Iterable[Fact]) -> list[Fact]:
-    """Numbered as they come."""
-    return [replace(fact, arrival=index) for index, fact in enumerate(facts)]
+    return own_fact(kind, coid, reason)
 
 
 def terms(quantity: str = "100", *replaced: str, limit: str | None = None) -> OrderTerms:
@@ -139,7 +131,7 @@ def view(
 ) -> OrderView:
     """The order after these facts, which come in every order, each also twice: all must agree."""
     pending = pending or PendingCommands()
-    expected = derive(terms, arrived(facts), pending)
+    expected = derive(terms, facts, pending)
     for order in permutations(facts) if len(facts) <= 4 else [facts, facts[::-1]]:
-        assert derive(terms, arrived([*order, *facts]), pending) == expected
+        assert derive(terms, [*order, *facts], pending) == expected
     return expected

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.brokers.paper.market import ANY, Market, legs, named, terms
-from tests.orders.facts import arrived, fill, ours, reported
+from tests.orders.facts import fill, ours, reported
 from tests.property_sizes import examples
 from trading_intents.brokers.paper.model import PaperOrder, PaperOrderStatus, price_of
 from trading_intents.brokers.port import EventKind, OrderTicket
@@ -128,21 +128,19 @@ class Play:
         self.market.run("REPLACE", asked, order)
 
     def facts(self, number: int) -> list[Fact]:
-        return arrived(
-            event_fact(each.event, 0)
+        return [
+            event_fact(each.event)
             for each in self.market.book.events
             if self.market.number_of(each.order) == number
-        )
+        ]
 
     def views(self, shuffled: bool = False) -> list[OrderView]:
         inputs = []
         for number, versions in self.versions.items():
             facts = self.facts(number)
             if shuffled:
-                facts = arrived(
-                    self.chance.sample(facts, len(facts))
-                    + self.chance.sample(facts, len(facts) // 2)
-                )
+                again = self.chance.sample(facts, len(facts) // 2)
+                facts = self.chance.sample(facts, len(facts)) + again
             order = OrderTerms(
                 order_id=f"o{number}", versions=tuple(versions), leg=self.legs[number]
             )
@@ -203,7 +201,7 @@ def group(*facts: Fact, kinds: Sequence[Leg] = EXITS) -> list[OrderView]:
     inputs = []
     for index, (name, leg) in enumerate(orders):
         version = OrderVersion(seq=index + 1, client_order_id=name, quantity=Decimal(100))
-        own = arrived(fact for fact in facts if fact.client_order_id == name)
+        own = [fact for fact in facts if fact.client_order_id == name]
         inputs.append(
             OrderInputs(
                 OrderTerms(order_id=name, versions=(version,), leg=leg), own, PendingCommands()

@@ -50,6 +50,7 @@ from trading_intents.trading import (
 
 D = Decimal
 ORDER = UUID(int=1)
+ORDER_ID = IdText(str(ORDER))
 ACCOUNT = IdText("00000000-0000-0000-0000-00000000000a")
 ORGANIZATION = IdText("00000000-0000-0000-0000-00000000000b")
 OTHER = UUID(int=2)  # the action of a REPLACE or a CANCEL
@@ -67,7 +68,7 @@ brokers = st.sampled_from([None, None, "b1", "b1", "b1", "b2"])
 def start(quantity: str, asked: ActionType | None, **terms: Any) -> OrderHistory:
     """An order that was sent, and a command about it that was asked for at once."""
     row = OrderRow(
-        order_id=IdText(str(ORDER)),
+        order_id=ORDER_ID,
         account_id=ACCOUNT,
         organization_id=ORGANIZATION,
         environment=Environment.PAPER,
@@ -113,7 +114,7 @@ def _sent(action: Action) -> CommandRow:
     return CommandRow(
         account_id=ACCOUNT,
         client_order_id=client_order_id(action.action_id),
-        order_id=IdText(str(ORDER)),
+        order_id=ORDER_ID,
         seq=action.seq,
         action_type=action.action_type,
         sent_at=NOON,
@@ -131,8 +132,7 @@ def reported(
             client_order_id=IDS[name],
             venue_time=moment(at),
             **(more | amounts),
-        ),
-        0,
+        )
     )
 
 
@@ -153,27 +153,27 @@ class Ledger:
         self.arrivals += 1
         now = NOON + timedelta(minutes=self.arrivals)
         new: dict[str, Fact] = {}
-        numbers: dict[str, int] = {}
+        numbers: dict[tuple[IdText | None, str], int] = {}
         news = []
-        all_numbers: dict[str, int] = {}
+        all_numbers: dict[tuple[IdText | None, str], int] = {}
         is_odd = False
         for number, (fact, is_event) in enumerate(batch):
-            fact = replace(fact, arrival=self.arrivals * 100 + number)
             admitted = admit(self.known, fact)
             if admitted or not is_filtered:
                 news.append(fact)
-                all_numbers |= {fact.key: number} if is_event else {}
+                all_numbers |= {(ORDER_ID, fact.key): number} if is_event else {}
             if admitted is None:
                 is_odd = is_odd or self.known[fact.key].numbers != fact.numbers
                 continue
             is_odd = is_odd or admitted is not fact  # the key was used for something else
             self.known[admitted.key] = new[admitted.key] = admitted
             if is_event:
-                numbers[admitted.key] = number
+                numbers[ORDER_ID, admitted.key] = number
         before = self.history
         self.history = replace(before, facts=(*before.facts, *new.values()))
-        [true] = derive_orders([self.history], Arrivals(new.keys(), numbers, now), True)
-        once = None if is_odd else advance(before, news, Arrivals((), all_numbers, now))
+        whole = replace(before, news=tuple(new.values()))
+        [true] = derive_orders([whole], Arrivals(numbers, now), True)
+        once = None if is_odd else advance(before, news, Arrivals(all_numbers, now))
         if once:
             self.taken += 1
             assert compared(once, is_filtered) == compared(true, is_filtered)
@@ -248,7 +248,6 @@ own = st.builds(
     own_fact,
     st.sampled_from([FactKind(kind) for kind in OURS]),
     names.map(lambda name: IDS[name] or IDS["C"]),
-    st.just(0),
     st.none() | st.just("mine"),
     brokers,
 )
@@ -272,7 +271,7 @@ def sane(draw: st.DrawFn) -> tuple[str, list[Batch]]:
     is_timed = draw(st.booleans())
     sizes = draw(st.lists(st.sampled_from(QUANTITIES), min_size=0, max_size=4))
     filled = D(0)
-    facts = [(own_fact(FactKind.ACCEPTED, str(IDS["C"]), 0, broker_order_id="b1"), False)]
+    facts = [(own_fact(FactKind.ACCEPTED, str(IDS["C"]), broker_order_id="b1"), False)]
     facts.append((reported(EventKind.ACCEPTED, "a", at=0, broker_order_id="b1"), True))
     for index, size in enumerate(sizes):
         filled += D(size)
@@ -302,7 +301,7 @@ def sane(draw: st.DrawFn) -> tuple[str, list[Batch]]:
         facts.append((ended, True))
     if draw(st.booleans()):
         facts = draw(st.permutations(facts))
-    doubt = own_fact(FactKind.UNCERTAIN, str(IDS["C"]), 0, reason="timeout")
+    doubt = own_fact(FactKind.UNCERTAIN, str(IDS["C"]), reason="timeout")
     if draw(st.integers(0, 3)) == 0:
         facts.insert(draw(st.integers(0, len(facts))), (doubt, False))
     batches: list[Batch] = []

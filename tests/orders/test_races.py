@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from tests.orders.facts import D, arrived, bust, fill, ours, reported, terms, view
+from tests.orders.facts import D, bust, fill, ours, reported, terms, view
 from trading_intents.brokers.port import (
     DUPLICATE_ID,
     REPLACED_BY_BROKER,
@@ -236,7 +236,6 @@ def test_the_same_execution_under_another_key_is_ignored_too() -> None:
     again = reported(E.STATUS, key="activity")
     listed = Fact(
         key=again.key,
-        arrival=0,
         kind=F.FILL,
         exec_id="e1",
         client_order_id="C",
@@ -252,9 +251,8 @@ def test_of_two_conflicting_executions_the_first_seen_is_kept() -> None:
     one = fill("e1", "40")
     other = fill("e1", "50")
     for pair, kept in (([one, other], D(40)), ([other, one], D(50))):
-        seen = derive(terms(), arrived(pair), PendingCommands())
+        seen = derive(terms(), pair, PendingCommands())
         assert (seen.filled_quantity, seen.flags) == (kept, (OrderFlag.CONFLICTING_EXECUTION,))
-        assert derive(terms(), arrived(pair)[::-1], PendingCommands()) == seen
 
 
 def test_a_conflict_is_remembered_where_only_the_first_is_stored() -> None:
@@ -366,8 +364,8 @@ def test_a_refusal_for_a_duplicate_id_is_no_rejection() -> None:
     refused = CommandResult(outcome=Outcome.REJECTED, code=DUPLICATE_ID)
     kind = outcome_kind(CommandKind.SUBMIT, refused)
     assert kind is FactKind.UNCERTAIN
-    assert view(own_fact(kind, "C", 0)).status is S.UNKNOWN
-    assert view(own_fact(kind, "C", 0), reported(E.ACCEPTED)).status is S.NEW
+    assert view(own_fact(kind, "C")).status is S.UNKNOWN
+    assert view(own_fact(kind, "C"), reported(E.ACCEPTED)).status is S.NEW
 
 
 def test_an_order_that_we_did_not_send_has_no_owner() -> None:
@@ -389,7 +387,7 @@ def test_an_order_that_we_did_not_send_has_no_owner() -> None:
     def who(**ids: str) -> IdText | None:
         kind = E.FILL_BUST if ids.get("replaces", "").startswith("e") else E.STATUS
         event = BrokerEvent(kind=kind, dedupe_key="k", **ids)  # type: ignore[arg-type]  # the fields are texts
-        return find_owner(event_fact(event, 0), {}, account_id, index)
+        return find_owner(event_fact(event), {}, account_id, index)
 
     assert who(client_order_id="Z", broker_order_id="b9") is None
     assert who() is None

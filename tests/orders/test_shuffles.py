@@ -7,7 +7,7 @@ from decimal import Decimal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.orders.facts import arrived, bust, correct, fill, ours, reported, terms
+from tests.orders.facts import bust, correct, fill, ours, reported, terms
 from tests.property_sizes import examples
 from trading_intents.brokers.port import EventKind
 from trading_intents.orders.facts import Fact, FactKind, admit
@@ -80,14 +80,14 @@ def shuffled(facts: list[Fact], chance: random.Random) -> list[Fact]:
     repeats = chance.choices(facts, k=chance.randrange(len(facts) + 1)) if facts else []
     mixed = [*facts, *repeats]
     chance.shuffle(mixed)
-    return arrived(mixed)
+    return mixed
 
 
 @settings(max_examples=examples(EXAMPLES))
 @given(histories, st.integers(0, 2**32))
 def test_no_shuffle_with_repeats_changes_the_order(facts: list[Fact], seed: int) -> None:
     chance = random.Random(seed)
-    expected = derive(CHAIN, arrived(facts), COMMANDS)
+    expected = derive(CHAIN, facts, COMMANDS)
     for _ in range(SHUFFLES):
         assert derive(CHAIN, shuffled(facts, chance), COMMANDS) == expected
 
@@ -99,7 +99,7 @@ def test_the_shuffles_are_at_least_ten_thousand() -> None:
 @settings(max_examples=examples(100))
 @given(histories)
 def test_what_is_filled_is_the_sum_of_the_trades(facts: list[Fact]) -> None:
-    seen = derive(CHAIN, arrived(facts), COMMANDS)
+    seen = derive(CHAIN, facts, COMMANDS)
     assert sum((trade.quantity for trade in seen.trades), Decimal(0)) == seen.filled_quantity
     assert all(trade.quantity > 0 for trade in seen.trades)
     assert len({trade.exec_id for trade in seen.trades}) == len(seen.trades)
@@ -122,11 +122,11 @@ def assert_consistent(seen: OrderView) -> None:
 @given(histories)
 def test_what_is_admitted_one_by_one_derives_as_the_whole(facts: list[Fact]) -> None:
     kept: dict[str, Fact] = {}
-    for fact in [*arrived(facts), *arrived(facts)]:
+    for fact in [*facts, *facts]:
         admitted = admit(kept, fact)
         if admitted:
             kept[admitted.key] = admitted
-    whole, stored = (derive(CHAIN, each, COMMANDS) for each in (arrived(facts), kept.values()))
+    whole, stored = (derive(CHAIN, each, COMMANDS) for each in (facts, kept.values()))
     assert (OrderFlag.CONFLICTING_EXECUTION in stored.flags) == (
         OrderFlag.CONFLICTING_EXECUTION in whole.flags
     )
@@ -144,7 +144,7 @@ def test_stand_ins_only_ever_fill_the_holes_of_what_was_seen(
         fill(f"e{index}", "10", "10", cum=str(10 * index + 10)) for index in order[:seen_count]
     ]
     whole = OrderTerms(order_id="o1", versions=terms("80").versions)
-    seen = derive(whole, arrived(counted), PendingCommands())
+    seen = derive(whole, counted, PendingCommands())
     highest = max((10 * index + 10 for index in order[:seen_count]), default=0)
     assert seen.filled_quantity == highest
     real = {trade.exec_id for trade in seen.trades if not trade.flags}

@@ -129,5 +129,5 @@ def test_an_outcome_means_one_thing_for_each_command(
 
 
 def test_an_answer_gives_the_brokers_own_id() -> None:
-    seen = view(own_fact(F.ACCEPTED, "C", 0, broker_order_id="b1"))
+    seen = view(own_fact(F.ACCEPTED, "C", broker_order_id="b1"))
     assert (seen.status, seen.broker_order_id) == (S.NEW, "b1")

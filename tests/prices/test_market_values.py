@@ -86,7 +86,7 @@ def test_a_symbol_that_never_had_a_price_has_no_market_fields(
     symbol = new_symbol()
     trading_client = open_client(broker="remote")
     tables.execute(
-        "INSERT INTO positions (account_id, organization_id, symbol, quantity, received_at)"
+        "INSERT INTO holdings (account_id, organization_id, symbol, quantity, received_at)"
         " SELECT id, organization_id, $2, 5, now() FROM accounts WHERE id = $1::text::uuid",
         trading_client.account["id"],
         symbol,

@@ -3,7 +3,7 @@
 MADE_UP = {
     "0002_at_once.sql": """
         ALTER TABLE orders ADD COLUMN note text;
-        ALTER TABLE ONLY facts ADD CONSTRAINT facts_have_keys CHECK (key <> '') NOT VALID;
+        ALTER TABLE ONLY trades ADD CONSTRAINT trades_have_ids CHECK (exec_id <> '') NOT VALID;
         CREATE TABLE notes (
             organization_id uuid NOT NULL REFERENCES organizations,
             body text NOT NULL DEFAULT 'ALTER TABLE trades DROP COLUMN price'
@@ -14,7 +14,7 @@ MADE_UP = {
         ALTER TABLE IF EXISTS stats_entries ADD COLUMN note text;
         DROP INDEX refusals_by_age;
         CREATE POLICY own ON balances TO ti_owner USING (true);
-        ALTER POLICY worker ON positions USING (account_id IS NOT NULL);
+        ALTER POLICY worker ON holdings USING (account_id IS NOT NULL);
         DROP POLICY worker ON paper_working;
         DROP TRIGGER rules_gone ON accounts;
         LOCK TABLE halts IN ACCESS EXCLUSIVE MODE;
@@ -29,10 +29,10 @@ MADE_UP = {
         INSERT INTO workers (id, expires_at) VALUES (gen_random_uuid(), now());
         UPDATE leases SET seen_at = NULL;
         UPDATE stats_heads AS h SET rolled_seq = 0;
-        DELETE FROM ONLY exposures;
+        DELETE FROM ONLY holdings;
     """,
     "0003_in_steps.sql": """-- In steps
-ALTER TABLE facts VALIDATE CONSTRAINT facts_have_keys;
+ALTER TABLE trades VALIDATE CONSTRAINT trades_have_ids;
 ALTER TABLE orders ADD COLUMN IF NOT EXISTS detail_again text;
 SET lock_timeout = 0;
 DROP INDEX CONCURRENTLY IF EXISTS trades_by_time;

@@ -9,6 +9,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from msgspec.structs import replace
 
 from tests.stream.follow import ApiOnlyPlatform, Reader, numbered
 from trading_intents.errors import CursorExpired, LimitReached, Unauthorized, Unavailable
@@ -16,7 +17,7 @@ from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Database, Pool, Row, Tx
 from trading_intents.stream.hub import STUCK_SECONDS
 from trading_intents.stream.log import append, renew_epoch
-from trading_intents.stream.model import Event
+from trading_intents.stream.model import SILENT, Event
 from trading_intents.stream.subscriber import MAX_BYTES_BEHIND, MAX_EVENTS_BEHIND
 
 PAGE = 500
@@ -53,6 +54,22 @@ async def test_everyone_gets_the_same_bytes(
     assert (await stranger.has(99)).numbers == [99]
     followed = [api_platform.hub.has_followers(str(each)) for each in organizations]
     assert followed == [True, True, *[False] * (len(organizations) - 2)], "whose commits wake it"
+
+
+async def test_facts_that_show_nothing_leave_no_hole_and_are_sent_to_nobody(
+    api_platform: ApiOnlyPlatform, organization: OrganizationId
+) -> None:
+    reader = await Reader(api_platform, organization).subscribe()
+    first, last = numbered_from(organization, 1, 2)
+    silent = replace(first, payload=SILENT, facts="[]")
+    await api_platform.append([silent, first, silent, silent, last, silent])
+    assert (await reader.has(2)).numbers == [1, 2]
+    again = await Reader(api_platform, organization).subscribe(reader.cursors[1])
+    assert (await again.has(2)).numbers == [2]
+    await api_platform.append([silent, numbered(organization, 3)])
+    for one in (reader, again):
+        assert (await one.has(3)).numbers[-2:] == [2, 3]
+        assert not any(message.data.startswith(SILENT) for message in one.messages)
 
 
 async def test_without_a_wake_up_the_poll_finds_it(

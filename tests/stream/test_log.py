@@ -363,8 +363,9 @@ async def test_a_reader_finds_its_start_by_the_index(
 ) -> None:
     await owner.execute(
         """
-        INSERT INTO reports
-        SELECT id, n, 1, '2020-01-01', id, NULL, '2020-01-01', 'S', 'paper', '\\x1200'
+        INSERT INTO reports (organization_id, seq, count, day, account_id, at, symbol, environment,
+            events)
+        SELECT id, n, 1, '2020-01-01', id, '2020-01-01', 'S', 'paper', '\\x1200'
         FROM unnest($1::uuid[]) AS id, generate_series(1, 10000) AS n
         """,
         organizations,

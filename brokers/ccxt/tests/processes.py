@@ -78,7 +78,7 @@ class VenueProcesses(WorkerProcesses):
                 at_venues[names[order.name]] = fills
             gained = simulator.book.held[BASE] - SpotBook(CASH).held[BASE]
             held = self.tables.value(
-                "SELECT quantity FROM positions WHERE account_id = $1::text::uuid AND symbol = $2",
+                "SELECT quantity FROM holdings WHERE account_id = $1::text::uuid AND symbol = $2",
                 account,
                 SYMBOL,
             )

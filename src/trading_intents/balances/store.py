@@ -77,7 +77,11 @@ async def page_equity(tx: Tx, after: UUID, limit: int) -> list[LastEquity]:
         FROM (
             SELECT id, organization_id FROM accounts
             WHERE id > $1 AND closed_at IS NULL
-                AND EXISTS (SELECT FROM positions p WHERE p.account_id = accounts.id)
+                AND EXISTS (
+                    SELECT FROM holdings h
+                    WHERE h.organization_id = accounts.organization_id
+                        AND h.account_id = accounts.id AND h.received_at IS NOT NULL
+                )
             ORDER BY id LIMIT $2
         ) AS a
         LEFT JOIN LATERAL (SELECT cash, equity FROM balances WHERE account_id = a.id LIMIT 1) AS b

@@ -118,8 +118,9 @@ _READ_CLAIMED = f"""
         extract(epoch FROM clock_timestamp() - act.created_at) AS age_seconds,
         coalesce(lease.is_ours, false) AS is_ours, marked.sends, marked.is_open, asked.is_resend,
         EXISTS (
-            SELECT FROM facts f
-            WHERE f.order_id = asked.order_id AND f.kind IN ({SHOWN_KINDS}) OFFSET 0
+            SELECT FROM reports r CROSS JOIN json_array_elements(r.facts) AS fact
+            WHERE r.order_id = asked.order_id AND r.facts IS NOT NULL
+                AND fact ->> 'kind' IN ({SHOWN_KINDS}) OFFSET 0
         ) AS acknowledged,
         asked.closes,
         EXISTS (

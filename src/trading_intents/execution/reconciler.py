@@ -268,30 +268,29 @@ class Reconciler:
             found = AccountRecording(
                 session.account_ref, looked_up.events, also_locked=frozenset({order_id})
             )
-            recorded = [await self._recorder.record_in_tx(tx, found)]
-            view = recorded[0].view_of(order_id)
+            first = await self._recorder.derive_in_tx(tx, found)
             ended = ending_event(
-                view,
+                first.view_of(order_id),
                 looked_up.order,
                 looked_up.confirmed_id,
                 self._clock.now(),
             )
             if ended:
-                ending = AccountRecording(
-                    session.account_ref,
-                    (ended,),
-                    also_locked=found.also_locked,
-                )
-                recorded.append(await self._recorder.record_in_tx(tx, ending))
-                view = recorded[-1].view_of(order_id)
-            unresolved = _describe(await store.read_unresolved(tx, order_id), view)
+                found = replace(found, events=(*found.events, ended))
+                first = await self._recorder.derive_in_tx(tx, found)
+            await self._recorder.write_in_tx(tx, first)
+            recorded = [first]
+            row = await store.read_unresolved(tx, order_id)
+            unresolved = _describe(row, first.view_of(order_id))
             verdict = classify_lookup(
                 unresolved, looked_up.order, looked_up.replaced, capabilities.lookup
             )
             # If another look-up ended or was scheduled meanwhile, this answer is outdated: only its
             # events count.
             is_current = due_at[order_id] == looked_up.row.lookup_due_at
-            is_proved = is_current and _is_proved_missing(verdict, unresolved)
+            # What it found is written first; the next look-up gives the command up.
+            has_news = bool(first.new_facts.facts)
+            is_proved = is_current and not has_news and _is_proved_missing(verdict, unresolved)
             delay = lookup_delay_seconds(verdict, unresolved) if is_current else None
             fact = None
             if is_proved:
@@ -307,8 +306,7 @@ class Reconciler:
             if is_current:
                 is_absent = verdict in (Verdict.MISSING, Verdict.LOST) and not is_proved
                 await store.schedule_lookup(tx, order_id, delay, is_absent)
-            for each in recorded:
-                await self._recorder.publish(tx, each)
+            await self._recorder.publish(tx, recorded)
         for each in recorded:
             self._recorder.notify_committed(each)
         if delay is not None:
@@ -414,7 +412,7 @@ class Reconciler:
         async with self._pool.transaction() as tx:
             waited = AccountRecording(session.account_ref, also_locked=order_ids)
             recorded = await self._recorder.record_in_tx(tx, waited)
-            await self._recorder.publish(tx, recorded)
+            await self._recorder.publish(tx, [recorded])
         self._recorder.notify_committed(recorded)
 
     async def _fail(self, session: BrokerSession, found: Sequence[store.UsedUpRow]) -> None:
@@ -432,7 +430,7 @@ class Reconciler:
                     {row.order_key for row in sent}, LOOKUP_PAUSES_SECONDS[0]
                 )
                 await PoolTransaction(tx).run([store.setting_unclear(names), look_ups])
-            await self._recorder.publish(tx, recorded)
+            await self._recorder.publish(tx, [recorded])
         self._recorder.notify_committed(recorded)
         if sent:
             self._wakeup.wake_after(LOOKUP_PAUSES_SECONDS[0])

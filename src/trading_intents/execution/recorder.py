@@ -34,9 +34,10 @@ from trading_intents.trading import FrozenStruct
 
 CANCEL = "intent.cancel"
 # Errors that a retry can resolve: another transaction holds an order or a stream head, or has just
-# inserted the same fact or position.
+# inserted the same fact or written the same position.
 LOCK_NOT_AVAILABLE = "55P03"
 UNIQUE_VIOLATION = "23505"
+SERIALIZATION_FAILURE = "40001"
 # A batch that finds a stream head locked is split by organization, one that finds an order locked
 # by account.
 LIMIT_LOCK_WAIT = Statement("SET LOCAL lock_timeout = '50ms'")
@@ -100,19 +101,26 @@ class Recorder:
         await self._group.close()
         self._transactions.close()
 
-    async def record_in_tx(self, tx: Tx, recording: AccountRecording) -> RecordedAccount:
-        """Runs the first statements of a transaction; `publish` and `notify_committed` must
-        follow."""
+    async def derive_in_tx(self, tx: Tx, recording: AccountRecording) -> RecordedAccount:
+        """Locks and reads in a transaction. It writes nothing yet."""
+        (recorded,), _ = await record(PoolTransaction(tx), [recording])
+        return recorded
+
+    async def write_in_tx(self, tx: Tx, recorded: RecordedAccount) -> None:
+        """`publish` and `notify_committed` must follow."""
         runner = PoolTransaction(tx)
-        (recorded,), _ = await record(runner, [recording])
         await runner.run(write_statements([recorded]))
         if recorded.resurrected:
             await runner.run([store.looking_up(recorded.resurrected, 0)])
+
+    async def record_in_tx(self, tx: Tx, recording: AccountRecording) -> RecordedAccount:
+        recorded = await self.derive_in_tx(tx, recording)
+        await self.write_in_tx(tx, recorded)
         return recorded
 
-    async def publish(self, tx: Tx, recorded: RecordedAccount) -> None:
+    async def publish(self, tx: Tx, recorded: Sequence[RecordedAccount]) -> None:
         """Runs the last statements before the commit."""
-        await PoolTransaction(tx).run(publish_statements([recorded]))
+        await PoolTransaction(tx).run(publish_statements(recorded))
 
     def notify_committed(self, recorded: RecordedAccount) -> None:
         """Runs after the commit: wakes the stream and the reconciler, counts and logs."""
@@ -138,7 +146,7 @@ class Recorder:
                     )
                 ] * len(entries)
         except StatementRefused as error:
-            if error.code not in (LOCK_NOT_AVAILABLE, UNIQUE_VIOLATION):
+            if error.code not in (LOCK_NOT_AVAILABLE, UNIQUE_VIOLATION, SERIALIZATION_FAILURE):
                 raise
             if len(entries) == 1:
                 return [Unavailable("the database is busy: another transaction records the same")]

@@ -229,7 +229,9 @@ _UNRESOLVED = f"""
         SELECT p.external_order_id, p.order_side, p.order_type, p.quantity, (
             SELECT action_id FROM actions WHERE account_id = p.account_id AND seq = p.command_seq
         ) AS confirmed_action_id, EXISTS (
-            SELECT FROM facts f WHERE f.order_id = p.order_id AND f.kind IN ({SHOWN_KINDS}) OFFSET 0
+            SELECT FROM reports r CROSS JOIN json_array_elements(r.facts) AS fact
+            WHERE r.order_id = p.order_id AND r.facts IS NOT NULL
+                AND fact ->> 'kind' IN ({SHOWN_KINDS}) OFFSET 0
         ) AS acknowledged
         FROM orders p WHERE p.order_id = o.parent_order_id LIMIT 1
     ) AS entry ON true

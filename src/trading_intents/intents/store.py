@@ -365,7 +365,10 @@ _READ_HOLDINGS = """
     FROM unnest(from_column($1)::uuid[], from_column($2), from_column($3)::bigint[])
          AS asked (account_id, symbol, seen_seq)
     LEFT JOIN LATERAL (
-        SELECT quantity FROM positions WHERE account_id = asked.account_id AND symbol = asked.symbol
+        SELECT quantity FROM holdings
+        WHERE organization_id = (
+            SELECT organization_id FROM account_heads WHERE account_id = asked.account_id
+        ) AND account_id = asked.account_id AND symbol = asked.symbol
         LIMIT 1
     ) AS p ON true
     CROSS JOIN LATERAL (

@@ -124,7 +124,7 @@ async def retained_positions(
         tx, store.HAS_POSITIONS, organization_id, account_id, environment
     ):
         today = day_of(account.now)
-        read = partial(store.list_retained_positions, tx, account.id, account.since)
+        read = partial(store.list_retained_positions, tx, organization_id, account)
         async for page in _pages(read, "", attrgetter("symbol")):
             yield [position_event(row, account.environment, account.broker, today) for row in page]
 

@@ -134,7 +134,7 @@ def _root(exec_id: str, parents: Mapping[str, str]) -> tuple[str, int]:
     return path[-1], len(path)
 
 
-_NEVER_SEEN = Fact(key="", arrival=0, kind=FactKind.FILL)
+_NEVER_SEEN = Fact(key="", kind=FactKind.FILL)
 
 
 def _execution(

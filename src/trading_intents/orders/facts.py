@@ -92,11 +92,8 @@ class CommandKind(StrEnum):
     CANCEL = "CANCEL"
 
 
-class Fact(FrozenStruct, kw_only=True):
-    """`arrival` decides only which of two conflicting executions was seen first."""
-
-    key: str  # unique per account; the same fact always has the same one
-    arrival: int
+class Fact(FrozenStruct, kw_only=True, omit_defaults=True):
+    key: str  # the same fact of an order always has the same one
     kind: FactKind
     client_order_id: str | None = None
     broker_order_id: str | None = None
@@ -125,28 +122,26 @@ class Fact(FrozenStruct, kw_only=True):
         return self.venue_time or LONG_AGO, len(self.key), self.key
 
 
-def event_fact(event: BrokerEvent, arrival: int) -> Fact:
+def event_fact(event: BrokerEvent) -> Fact:
     assert event.kind is not EventKind.POSITION, "a position is no fact of an order"
     duplicate = event.kind is EventKind.REJECTED and event.reason == DUPLICATE_ID
     kind = FactKind.UNCERTAIN if duplicate else FactKind(event.kind.value)
     reported = {name: getattr(event, name) for name in _REPORTED}
-    return Fact(key=f"venue:{event.dedupe_key}", arrival=arrival, kind=kind, **reported)
+    return Fact(key=f"venue:{event.dedupe_key}", kind=kind, **reported)
 
 
-_REPORTED = tuple(name for name in Fact.__struct_fields__ if name not in ("key", "arrival", "kind"))
+_REPORTED = tuple(name for name in Fact.__struct_fields__ if name not in ("key", "kind"))
 
 
 def own_fact(
     kind: FactKind,
     client_order_id: str,
-    arrival: int,
     reason: str | None = None,
     broker_order_id: str | None = None,
     detail: str | None = None,
 ) -> Fact:
     return Fact(
         key=f"own:{kind}:{client_order_id}",
-        arrival=arrival,
         kind=kind,
         client_order_id=client_order_id,
         broker_order_id=broker_order_id,
@@ -182,22 +177,15 @@ def latest(times: Iterable[datetime | None]) -> datetime | None:
 
 
 def admit(known: Mapping[str, Fact], fact: Fact) -> Fact | None:
-    """Gives the fact to record beside the known ones: itself, none, or a CONFLICT if its key has
-    other numbers."""
+    """Gives the fact to record beside the known ones of its order: itself, none, or a CONFLICT if
+    its key has other numbers."""
     kept = known.get(fact.key)
     if kept is None:
         return fact
     if kept.numbers == fact.numbers:
         return None
-    conflict = conflict_with(fact)
+    conflict = Fact(key=f"own:{FactKind.CONFLICT}:{fact.key}", kind=FactKind.CONFLICT)
     return None if conflict.key in known else conflict
-
-
-def conflict_with(fact: Fact) -> Fact:
-    """The CONFLICT that is recorded instead of a fact whose key was used for something else."""
-    return Fact(
-        key=f"own:{FactKind.CONFLICT}:{fact.key}", arrival=fact.arrival, kind=FactKind.CONFLICT
-    )
 
 
 def is_conflict(fact: Fact, known: Iterable[Fact]) -> bool:
@@ -213,8 +201,8 @@ def is_conflict(fact: Fact, known: Iterable[Fact]) -> bool:
 
 
 def distinct(facts: Iterable[Fact]) -> tuple[tuple[Fact, ...], bool]:
-    """Gives each fact once, by moment, and whether one came again with other numbers. The first
-    seen is kept."""
+    """Gives each fact once, by moment, and whether one came again with other numbers. Of facts in
+    the order in which they came, the first is kept."""
     by_key, keys_conflict = _first(facts, lambda fact: fact.key)
     once, executions_conflict = _first(
         by_key, lambda fact: fact.exec_id if fact.kind is FactKind.FILL else None
@@ -228,7 +216,7 @@ def _first(
     kept: dict[str, Fact] = {}
     others = []
     conflict = False
-    for fact in sorted(facts, key=lambda each: each.arrival):
+    for fact in facts:
         name = identity(fact)
         if name is None:
             others.append(fact)

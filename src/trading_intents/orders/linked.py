@@ -91,7 +91,7 @@ def _refused_at(facts: Sequence[Fact]) -> datetime | None:
 
 
 def _end(kind: FactKind, reason: str, venue_time: datetime | None = None) -> Fact:
-    return Fact(key=f"entry:{kind}", arrival=0, kind=kind, reason=reason, venue_time=venue_time)
+    return Fact(key=f"entry:{kind}", kind=kind, reason=reason, venue_time=venue_time)
 
 
 def _with_overfill(views: list[OrderView], quantity: Decimal) -> list[OrderView]:

@@ -76,12 +76,13 @@ class NetPosition(FrozenStruct, kw_only=True):
 
 
 class PositionRow(NetPosition, kw_only=True):
-    """A position's row: with what the broker last reported of it."""
+    """The position in a holding's row: with what the broker last reported of it."""
 
     account_id: IdText
     symbol: str
     organization_id: IdText
-    received_at: datetime
+    received_at: datetime | None = None  # None: it was never booked
+    revision: int = 0  # how often it was written
     broker_quantity: Decimal | None = None
     broker_key: str | None = None
     broker_sent_at: datetime | None = None
@@ -215,9 +216,22 @@ class SummedOrder(NamedTuple):
 
 
 class OpenSums(NamedTuple):
+    """Open orders and their unfilled quantities, or a difference of these."""
+
     orders: int
     buy: Decimal
     sell: Decimal  # SELL_SHORT too
+
+    def plus(self, other: "OpenSums", times: int = 1) -> "OpenSums":
+        with exact():
+            return OpenSums(
+                self.orders + times * other.orders,
+                self.buy + times * other.buy,
+                self.sell + times * other.sell,
+            )
+
+
+NOTHING_OPEN = OpenSums(0, ZERO, ZERO)
 
 
 def open_sums(orders: Iterable[SummedOrder]) -> OpenSums:

@@ -76,7 +76,7 @@ class Orders:
         """Each with the last known price of its symbol, however old."""
         market = market_of(account.broker, account.environment)
         async with self._pool.transaction([account.organization_id], read_only=True) as tx:
-            rows = await store.list_positions(tx, account.id, page)
+            rows = await store.list_positions(tx, account.organization_id, account.id, page)
             keys = [PriceKey(account.organization_id, market, Symbol(row.symbol)) for row in rows]
             known = await prices_store.find_prices(tx, keys)
         priced = []

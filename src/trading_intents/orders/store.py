@@ -185,18 +185,24 @@ class CommandRow(FrozenStruct, kw_only=True):
 
 
 class OrderHead(FrozenStruct, kw_only=True):
-    """An order as it is, its trades, and the commands that its broker was sent."""
+    """An order as it is, its trades, the commands that its broker was sent, and its facts in the
+    order in which they came."""
 
     row: OrderRow
     commands: tuple[CommandRow, ...]
     trades: tuple[TradeRow, ...]
+    facts: tuple[Fact, ...]
 
 
 class OrderHistory(OrderHead, kw_only=True):
-    """All rows of one order."""
+    """All rows of one order, and the facts that are new."""
 
-    facts: tuple[Fact, ...]
     actions: tuple[Action, ...]
+    news: tuple[Fact, ...] = ()
+
+    @property
+    def seen(self) -> tuple[Fact, ...]:
+        return (*self.facts, *self.news)
 
 
 # As the API shows it: PostgreSQL makes the texts of ids, amounts and times.
@@ -280,11 +286,6 @@ class RetainingAccount(FrozenStruct, kw_only=True):
     since: datetime
 
 
-class HeldQuantity(FrozenStruct):
-    symbol: str
-    quantity: Decimal
-
-
 def parse_row(row: Row, kind: type[Parsed]) -> Parsed:
     """A row as the pool's driver gives it; a row of a pipeline comes as JSON."""
     return msgspec.convert(
@@ -303,45 +304,26 @@ _ORDER = ", ".join(OrderRow.__struct_fields__)
 _POSITION = ", ".join(PositionRow.__struct_fields__)
 
 
+# We hold something, or the broker last said that it does.
+HELD = "(quantity <> 0 OR coalesce(broker_quantity, 0) <> 0)"
+# The opening has no cost, and nothing of it was closed.
+UNCOSTED = "uncosted_quantity <> 0 AND uncosted_quantity = opening_quantity"
+
+
 def parse_rows(rows: Iterable[Row], kind: type[Parsed]) -> list[Parsed]:
     return [parse_row(row, kind) for row in rows]
 
 
-async def lock_positions(
-    tx: Tx,
-    account_id: UUID,
-    organization_id: UUID,
-    symbols: Sequence[str],
-    flat: Sequence[str] = (),
-) -> tuple[list[PositionRow], datetime | None]:
-    """By symbol, and the database's time. Those of `symbols` that are not there yet are made, those
-    of `flat` are not.
-
-    An update, as only that locks and reads at once."""
+async def find_positions(
+    tx: Tx, organization_id: UUID, account_id: UUID, condition: str
+) -> dict[str, PositionRow]:
+    """By symbol."""
     query = f"""
-        INSERT INTO positions AS p (account_id, organization_id, symbol, received_at)
-        SELECT $1, $2, symbol, clock_timestamp() FROM (
-            SELECT unnest($3::text[])
-            UNION ALL
-            SELECT symbol FROM positions WHERE account_id = $1 AND symbol = ANY ($4::text[])
-        ) AS wanted (symbol) ORDER BY symbol
-        ON CONFLICT (account_id, symbol) DO UPDATE SET received_at = p.received_at
-        RETURNING {_POSITION}
+        SELECT {_POSITION} FROM holdings
+        WHERE organization_id = $1 AND account_id = $2 AND {condition} ORDER BY symbol
     """  # noqa: S608 - our own constants
-    rows = await tx.fetch(query, account_id, organization_id, symbols, flat)
-    now = await tx.fetchval("SELECT clock_timestamp()") if rows else None
-    return parse_rows(rows, PositionRow), now
-
-
-async def held_quantities(tx: Tx, account_id: UUID) -> dict[str, Decimal]:
-    """Ours, of the symbols of which we hold something or the broker last said that it does."""
-    query = """
-        SELECT symbol, quantity FROM positions
-        WHERE account_id = $1 AND (quantity <> 0 OR coalesce(broker_quantity, 0) <> 0)
-        ORDER BY symbol
-    """
-    held = [HeldQuantity(**row) for row in await tx.fetch(query, account_id)]
-    return {each.symbol: each.quantity for each in held}
+    rows = parse_rows(await tx.fetch(query, organization_id, account_id), PositionRow)
+    return {row.symbol: row for row in rows}
 
 
 # Few orders have `uncovered_since`: only while their positions are open.
@@ -349,11 +331,13 @@ COVERS = """
     SELECT json_build_object('account_id', own.account_id, 'symbol', own.symbol,
         'quantity', p.quantity, 'orders', listed.orders, 'now', clock_timestamp())::text
     FROM (
-        SELECT DISTINCT account_id, symbol FROM orders WHERE uncovered_since IS NOT NULL AND {named}
+        SELECT DISTINCT organization_id, account_id, symbol FROM orders
+        WHERE uncovered_since IS NOT NULL AND {named}
     ) AS own
     CROSS JOIN LATERAL (
-        SELECT quantity FROM positions
-        WHERE account_id = own.account_id AND symbol = own.symbol OFFSET 0
+        SELECT quantity FROM holdings
+        WHERE organization_id = own.organization_id AND account_id = own.account_id
+            AND symbol = own.symbol OFFSET 0
     ) AS p
     CROSS JOIN LATERAL (
         SELECT json_agg(o) AS orders FROM (
@@ -557,11 +541,14 @@ async def list_trades(
     return [ListedTrade(**row) for row in await tx.fetch(query, *arguments)]
 
 
-async def list_positions(tx: Tx, account_id: UUID, page: pages.PageRequest) -> list[ListedPosition]:
+async def list_positions(
+    tx: Tx, organization_id: UUID, account_id: UUID, page: pages.PageRequest
+) -> list[ListedPosition]:
     query = f"""
-        SELECT {_POSITION}, (SELECT clock_timestamp()) AS now FROM positions WHERE account_id = $1
+        SELECT {_POSITION}, (SELECT clock_timestamp()) AS now FROM holdings
+        WHERE organization_id = $1 AND account_id = $2 AND received_at IS NOT NULL
     """  # noqa: S608 - our own constants
-    rows = await pages.fetch_page(tx, query, page, account_id, key="symbol")
+    rows = await pages.fetch_page(tx, query, page, organization_id, account_id, key="symbol")
     return parse_rows(rows, ListedPosition)
 
 
@@ -584,8 +571,8 @@ HAS_ORDERS = """
 """
 # Accounts with a position that is open, or that changed `since`.
 HAS_POSITIONS = """
-    (SELECT true FROM positions WHERE account_id = a.id AND (quantity <> 0 OR received_at > since)
-        LIMIT 1)
+    (SELECT true FROM holdings WHERE organization_id = a.organization_id AND account_id = a.id
+        AND (quantity <> 0 OR received_at > since) LIMIT 1)
 """
 
 
@@ -624,12 +611,13 @@ async def list_finished(
 
 
 async def list_retained_positions(
-    tx: Tx, account_id: UUID, since: datetime, after: str, limit: int
+    tx: Tx, organization_id: UUID, account: RetainingAccount, after: str, limit: int
 ) -> list[PositionRow]:
     query = f"""
-        SELECT {_POSITION} FROM positions
-        WHERE account_id = $1 AND symbol > $3 AND (quantity <> 0 OR received_at > $2)
-        ORDER BY symbol LIMIT $4
+        SELECT {_POSITION} FROM holdings
+        WHERE organization_id = $1 AND account_id = $2 AND symbol > $4
+            AND (quantity <> 0 OR received_at > $3)
+        ORDER BY symbol LIMIT $5
     """  # noqa: S608 - our own constants
-    rows = await tx.fetch(query, account_id, since, after, limit)
+    rows = await tx.fetch(query, organization_id, account.id, account.since, after, limit)
     return parse_rows(rows, PositionRow)

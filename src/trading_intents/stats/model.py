@@ -1,17 +1,15 @@
 """The measures, the buckets of a window, and the answer made of them. Pure: no I/O, no clock."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 
 import msgspec
-from msgspec.structs import replace
 
 from trading_intents.clock import rfc3339
-from trading_intents.ids import IdText
-from trading_intents.trading import EXACT, ZERO, ActionType, FrozenStruct, amount_text
+from trading_intents.trading import ZERO, ActionType, FrozenStruct, amount_text
 
 MINUTE = 60
 TEN_MINUTES = 600
@@ -73,28 +71,6 @@ class Measure(StrEnum):
     FILLED_QUANTITY = "filled_quantity"  # symbol; filled
     FILLED_NOTIONAL = "filled_notional"  # likewise
     ACK_MILLIS = "ack_millis"  # see ack_key; acknowledged
-
-
-class StatsEntry(FrozenStruct, kw_only=True):
-    account_id: IdText
-    organization_id: IdText
-    at: datetime
-    measure: Measure
-    key: str
-    amount: Decimal = Decimal(1)
-
-
-def sum_up(entries: Iterable[StatsEntry]) -> list[StatsEntry]:
-    """The same counts in fewer entries: those of the same narrowest bucket become one."""
-    sums: dict[tuple[object, ...], StatsEntry] = {}
-    for entry in entries:
-        minute = entry.at.replace(second=0, microsecond=0)
-        bucket = (entry.account_id, minute, entry.measure, entry.key)
-        same = sums.get(bucket)
-        if same:
-            entry = replace(same, amount=EXACT.add(same.amount, entry.amount))
-        sums[bucket] = entry
-    return list(sums.values())
 
 
 def ack_key(millis: int) -> str:
@@ -177,10 +153,11 @@ class Stats(msgspec.Struct, kw_only=True):
 Totals = Mapping[tuple[str, str], Decimal]  # by measure and key
 
 
-class Counted(FrozenStruct):
+class Counted(FrozenStruct, array_like=True):
     measure: str
     key: str
-    amount: Decimal
+    amount: Decimal = Decimal(1)
+    at: datetime | None = None  # None: when it was reported
 
 
 def begin(window: Window, now: datetime) -> datetime:

@@ -1,12 +1,10 @@
-"""The tables of counts: entries, written where something happens, and the buckets, to which a
-worker adds them and the actions of the log, each exactly once."""
+"""The tables of counts: the buckets, to which a worker adds what the journal counts and the entries
+of what is refused, each exactly once."""
 
 from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
 from uuid import UUID
-
-from msgspec.structs import astuple
 
 from trading_intents.stats.model import (
     KEEP_SECONDS,
@@ -15,52 +13,65 @@ from trading_intents.stats.model import (
     WIDTHS_SECONDS,
     WINDOWS_SECONDS,
     Counted,
-    Measure,
     Stats,
-    StatsEntry,
     Window,
     begin,
     cover,
-    sum_up,
     summarize,
 )
 from trading_intents.storage.database import Tx
-from trading_intents.storage.pipeline import RowParameters, Statement, column_types
 from trading_intents.trading import ZERO, FrozenStruct
 
-TAIL_PAGE_ACTIONS = 10_000
+TAIL_PAGE_SEQS = 20_000
 PRUNE_ROWS = 5_000
-BEHIND_ACTIONS = 100  # a read counts so few actions itself; rolling them up at once would cost more
-ROUND_ACCOUNTS = 20
-ROUND_ACTIONS_EACH = 1_000
-ROUND_ENTRIES = 20_000  # the more at once, the fewer buckets change for each
+BEHIND_SEQS = 200  # a read counts so few itself; rolling them up at once would cost more
+ROUND_ORGANIZATIONS = 20
+ROUND_SEQS_EACH = 20_000  # the more at once, the fewer buckets change for each
+ROUND_ENTRIES = 20_000
 ROUND_LIMIT_SECONDS = 30.0
 INSERTING_LOCK = 7469014  # an advisory lock
 
 
 class _Head(FrozenStruct):
+    """The journal of the account's organization: how far it is counted, and how far it goes."""
+
+    organization_id: UUID
     rolled_seq: int
+    seq: int
     now: datetime
 
 
-class _CountedActions(FrozenStruct):
-    """Of one type and symbol in a page of the log; `last_seq` is None on the last page."""
-
-    action_type: str
-    symbol: str
-    amount: Decimal
-    last_seq: int | None
+# What the journal counts of a `span` of an organization's seqs, which are dense: a range is a page,
+# and no plan can read more. Of one account, if it has one.
+_COUNTED = """
+    SELECT a.account_id, a.organization_id, a.created_at AS at, counted.measure, counted.key,
+        1::numeric AS amount
+    FROM actions a CROSS JOIN LATERAL (VALUES ('action', a.action_type),
+        ('symbol', a.record::json ->> 'symbol')) AS counted (measure, key)
+    WHERE a.organization_id = span.organization_id
+        AND a.stream_seq > span.after AND a.stream_seq <= span.until
+        AND (span.account_id IS NULL OR a.account_id = span.account_id)
+    UNION ALL
+    SELECT r.account_id, r.organization_id, coalesce((counted ->> 3)::timestamptz, r.at),
+        counted ->> 0, counted ->> 1, (counted ->> 2)::numeric
+    FROM reports r CROSS JOIN json_array_elements(r.counts) AS counted
+    WHERE r.organization_id = span.organization_id AND r.seq > span.after AND r.seq <= span.until
+        AND r.counts IS NOT NULL
+        AND (span.account_id IS NULL OR r.account_id = span.account_id)
+"""
 
 
 async def read(tx: Tx, account_id: UUID, window: Window) -> Stats:
-    """Reads in one snapshot (REPEATABLE READ): the buckets, and the part of the log that they do
-    not count yet."""
+    """Reads in one snapshot (REPEATABLE READ): the buckets, and the part of the journal that they
+    do not count yet."""
     row = await tx.fetchrow(
         # The clock is read after the snapshot is taken: nothing in it is later.
         """
-        SELECT coalesce((SELECT rolled_seq FROM stats_heads WHERE account_id = $1),
-            0) AS rolled_seq,
-               clock_timestamp() AS now
+        SELECT organization_id, coalesce(rolled_seq, 0) AS rolled_seq, coalesce(seq, 0) AS seq,
+            clock_timestamp() AS now
+        FROM accounts LEFT JOIN stream_heads USING (organization_id)
+            LEFT JOIN stats_heads USING (organization_id)
+        WHERE id = $1
         """,
         account_id,
     )
@@ -69,7 +80,7 @@ async def read(tx: Tx, account_id: UUID, window: Window) -> Stats:
     start = begin(window, head.now)
     _, unit_seconds = WINDOWS_SECONDS[window]
     counted = await _read_buckets(tx, account_id, cover(start, unit_seconds))
-    counted += await _read_tail(tx, account_id, head.rolled_seq, start)
+    counted += await _read_tail(tx, account_id, head, start)
     counted += await _read_entries(tx, account_id, start)
     counted += await _read_open(tx, account_id, start)
     totals: dict[tuple[str, str], Decimal] = {}
@@ -103,29 +114,21 @@ async def _read_buckets(
     return await _fetch_counted(tx, query, account_id, *zip(*ranges, strict=True))
 
 
-async def _read_tail(tx: Tx, account_id: UUID, rolled_seq: int, start: datetime) -> list[Counted]:
+async def _read_tail(tx: Tx, account_id: UUID, head: _Head, start: datetime) -> list[Counted]:
     """Reads page by page, usually one, so that no statement runs for very long when no worker
     ran."""
+    query = f"""
+        SELECT measure, key, sum(amount) AS amount
+        FROM (SELECT $1::uuid AS account_id, $2::uuid AS organization_id, $3::bigint AS after,
+            $4::bigint AS until OFFSET 0) AS span
+        CROSS JOIN LATERAL ({_COUNTED}) AS entry
+        WHERE at >= $5 GROUP BY measure, key
+    """  # noqa: S608 - our own constants
     counted = []
-    last_seq: int | None = rolled_seq
-    while last_seq is not None:
-        query = """
-            WITH page AS MATERIALIZED (
-                SELECT seq, action_type, record, created_at FROM actions
-                WHERE account_id = $1 AND seq > $2 ORDER BY seq LIMIT $3
-            )
-            SELECT action_type, record::json ->> 'symbol' AS symbol,
-                   (count(*) FILTER (WHERE created_at >= $4))::numeric AS amount,
-                   (SELECT max(seq) FROM page HAVING count(*) = $3) AS last_seq
-            FROM page GROUP BY action_type, symbol
-        """
-        rows = await tx.fetch(query, account_id, last_seq, TAIL_PAGE_ACTIONS, start)
-        last_seq = None
-        for row in rows:
-            each = _CountedActions(**row)
-            counted.append(Counted(Measure.ACTION, each.action_type, each.amount))
-            counted.append(Counted(Measure.SYMBOL, each.symbol, each.amount))
-            last_seq = each.last_seq
+    for after in range(head.rolled_seq, head.seq, TAIL_PAGE_SEQS):
+        until = after + TAIL_PAGE_SEQS
+        rows = await tx.fetch(query, account_id, head.organization_id, after, until, start)
+        counted += [Counted(**row) for row in rows]
     return counted
 
 
@@ -145,18 +148,6 @@ async def _read_entries(tx: Tx, account_id: UUID, start: datetime) -> list[Count
         GROUP BY measure, key
     """
     return await _fetch_counted(tx, query, account_id, start)
-
-
-_ENTRIES = RowParameters(column_types(StatsEntry))
-_INSERT_ENTRIES = f"""
-    INSERT INTO stats_entries ({_ENTRIES.columns}) SELECT {_ENTRIES.columns}
-    FROM {_ENTRIES.rows} AS n
-"""  # noqa: S608 - our own constants
-
-
-def insert_entries(entries: Sequence[StatsEntry]) -> Statement:
-    """Inserts without waiting for a lock. Runs in a pipeline and in a pool's transaction alike."""
-    return Statement(_INSERT_ENTRIES, _ENTRIES.pack(map(astuple, sum_up(entries))))
 
 
 # Adds `counted` to the buckets of each width.
@@ -192,61 +183,49 @@ async def add_entries(tx: Tx) -> bool:
 
 
 async def roll_up(tx: Tx) -> bool:
-    """Counts what is new, up to ROUND_ACTIONS_EACH actions of ROUND_ACCOUNTS accounts. True: there
+    """Counts what is new, up to ROUND_SEQS_EACH of the journals of ROUND_ORGANIZATIONS. True: there
     may be more.
 
-    The heads move in the same transaction, under their locks: every action is counted exactly once,
+    The heads move in the same transaction, under their locks: everything is counted exactly once,
     whoever dies when. What another process is counting is left to it.
     """
-    # Of accounts without one, unless another process inserts: its rows are locked until it has
+    # Of organizations without one, unless another process inserts: its rows are locked until it has
     # counted.
     insert_heads = """
-        INSERT INTO stats_heads (account_id, organization_id)
-        SELECT account_id, organization_id FROM account_heads h
-        WHERE seq >= $1 AND NOT EXISTS (SELECT FROM stats_heads s WHERE s.account_id = h.account_id)
+        INSERT INTO stats_heads (organization_id)
+        SELECT organization_id FROM stream_heads h
+        WHERE seq >= $1
+          AND NOT EXISTS (SELECT FROM stats_heads s WHERE s.organization_id = h.organization_id)
           AND (SELECT pg_try_advisory_xact_lock($2))
         ON CONFLICT DO NOTHING
     """
-    await tx.execute(insert_heads, BEHIND_ACTIONS, INSERTING_LOCK)
-    count_actions = f"""
-        WITH behind AS MATERIALIZED (
-            SELECT s.account_id, s.rolled_seq FROM stats_heads s
-            JOIN account_heads h USING (account_id)
+    await tx.execute(insert_heads, BEHIND_SEQS, INSERTING_LOCK)
+    count_journals = f"""
+        WITH span AS MATERIALIZED (
+            SELECT s.organization_id, NULL::uuid AS account_id, s.rolled_seq AS after,
+                least(h.seq, s.rolled_seq + $5) AS until
+            FROM stats_heads s JOIN stream_heads h USING (organization_id)
             WHERE h.seq - s.rolled_seq >= $4 ORDER BY h.seq - s.rolled_seq DESC LIMIT $3
             FOR UPDATE OF s SKIP LOCKED
-        ), fresh AS MATERIALIZED (
-            SELECT a.account_id, a.organization_id, a.seq, a.action_type,
-                a.record::json ->> 'symbol' AS symbol,
-                   date_bin('1 minute', a.created_at, $2) AS at
-            FROM behind CROSS JOIN LATERAL (
-                SELECT * FROM actions
-                WHERE account_id = behind.account_id AND seq > behind.rolled_seq ORDER BY seq
-                LIMIT $5
-            ) AS a
-        ), counted AS (
-            SELECT account_id, organization_id, at, measure, key, count(*) AS amount
-            FROM fresh CROSS JOIN LATERAL (VALUES ('action', action_type),
-                ('symbol', symbol)) AS what (measure, key)
-            GROUP BY account_id, organization_id, at, measure, key
+        ), counted AS MATERIALIZED (
+            SELECT entry.* FROM span CROSS JOIN LATERAL ({_COUNTED}) AS entry
         ), added AS ({_ADD_TO_BUCKETS}), rolled AS (
-            UPDATE stats_heads s SET rolled_seq = done.seq
-            FROM (SELECT account_id, max(seq) AS seq, count(*) AS amount FROM fresh
-                GROUP BY account_id) AS done
-            WHERE s.account_id = done.account_id
-            RETURNING done.amount
+            UPDATE stats_heads s SET rolled_seq = until FROM span
+            WHERE s.organization_id = span.organization_id
+            RETURNING until - after AS amount
         )
         SELECT ARRAY (SELECT amount FROM rolled)
     """  # noqa: S608 - our own constants
     counted: list[int] = await tx.fetchval(
-        count_actions,
+        count_journals,
         WIDTHS_SECONDS,
         ORIGIN,
-        ROUND_ACCOUNTS,
-        BEHIND_ACTIONS,
-        ROUND_ACTIONS_EACH,
+        ROUND_ORGANIZATIONS,
+        BEHIND_SEQS,
+        ROUND_SEQS_EACH,
         timeout=ROUND_LIMIT_SECONDS,
     )
-    return len(counted) == ROUND_ACCOUNTS or ROUND_ACTIONS_EACH in counted
+    return len(counted) == ROUND_ORGANIZATIONS or ROUND_SEQS_EACH in counted
 
 
 async def prune(tx: Tx) -> bool:

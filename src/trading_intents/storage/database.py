@@ -511,9 +511,9 @@ async def _rollback(connection: Any, cause: BaseException) -> None:
         await _to_the_end(connection, "ROLLBACK", ROLLBACK_LIMIT_SECONDS)
     except Exception:
         connection.terminate()
-    if isinstance(cause, asyncpg.LockNotAvailableError):
+    if isinstance(cause, (asyncpg.LockNotAvailableError, asyncpg.SerializationError)):
         raise Unavailable(
-            "the database is busy: another transaction holds a lock for too long"
+            "the database is busy: another transaction holds, or has changed, the same rows"
         ) from cause
     # The connection's statements are prepared anew.
     if isinstance(cause, asyncpg.InvalidCachedStatementError):

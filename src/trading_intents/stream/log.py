@@ -55,6 +55,8 @@ def appending(events: Sequence[Event]) -> Statement:
             later=later[first.organization_id],
             start=start,
             size=size,
+            facts=first.facts,
+            counts=first.counts,
         )
         rows.append(astuple(row))
         later[first.organization_id] += len(report)
@@ -65,7 +67,8 @@ def _is_of(report: Sequence[Event], event: Event) -> bool:
     """Whether the event is of the same order, or goes with it."""
     first = report[0]
     return (
-        len(report) < MAX_COUNT
+        event.facts is None
+        and len(report) < MAX_COUNT
         and event.account_id == first.account_id
         and event.symbol == first.symbol
         and event.order_id in (None, first.order_id)
@@ -85,9 +88,12 @@ class _ReportRow(FrozenStruct, kw_only=True):
     later: int
     start: int
     size: int
+    facts: str | None
+    counts: str | None
 
 
-_ROWS = RowParameters(column_types(_ReportRow) | {"order_id": "uuid"}, 2)
+_JSON = {"facts": "json", "counts": "json"}
+_ROWS = RowParameters(column_types(_ReportRow) | {"order_id": "uuid"} | _JSON, 2)
 _APPEND = f"""
     WITH new AS MATERIALIZED (SELECT * FROM {_ROWS.rows} AS sent),
     heads AS (
@@ -99,9 +105,9 @@ _APPEND = f"""
         RETURNING organization_id, seq
     )
     INSERT INTO reports (organization_id, seq, count, day, account_id, order_id, at, symbol,
-        environment, events)
+        environment, facts, counts, events)
     SELECT organization_id, seq - later, count, (at AT TIME ZONE 'UTC')::date, account_id, order_id,
-        at, symbol, environment, substring($1::bytea FROM start::int FOR size::int)
+        at, symbol, environment, facts, counts, substring($1::bytea FROM start::int FOR size::int)
     FROM new JOIN heads USING (organization_id) CROSS JOIN (SELECT clock_timestamp() AS at) AS clock
 """  # noqa: S608 - our own constants
 

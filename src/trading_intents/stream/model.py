@@ -30,7 +30,8 @@ class Event(FrozenStruct, kw_only=True):
     """`payload` is a serialized TradingEvent without its cursor, which only the log can give.
 
     An event of the organization itself has the organization's id in place of an account's: every
-    scope gets it, in both environments. `symbol` is empty where the event has none.
+    scope gets it, in both environments. `symbol` is empty where the event has none. `facts` and
+    `counts` are those of the report that the event begins, as JSON.
     """
 
     organization_id: str
@@ -39,6 +40,13 @@ class Event(FrozenStruct, kw_only=True):
     symbol: str
     payload: bytes
     order_id: str | None = None
+    facts: str | None = None
+    counts: str | None = None
+
+
+# A message of no kind, which nobody is sent: it has a seq, so that facts without another message
+# leave no hole in the stream.
+SILENT = trading_pb2.TradingEvent(heartbeat=trading_pb2.Heartbeat()).SerializeToString()
 
 
 def _numbers(enum: Any) -> Mapping[str | None, int | None]:

@@ -322,7 +322,7 @@ class Run:
             )
         arrived = [each for account in self.simulator.accounts.values() for each in account.arrived]
         assert len(arrived) == len(set(arrived))
-        for row in await owner.fetch("SELECT account_id, symbol, quantity FROM positions"):
+        for row in await owner.fetch("SELECT account_id, symbol, quantity FROM holdings"):
             held = self.simulator.accounts[str(row["account_id"])].positions[row["symbol"]][0]
             assert row["quantity"] == held
 

@@ -22,7 +22,7 @@ COIN = "BTC/USD"
 
 async def holds(alpaca: AlpacaExecution, quantity: str, differs: bool) -> bool:
     owner = alpaca.in_process.in_process_writer.owner
-    row = await owner.fetchrow("SELECT quantity, broker_quantity, differs FROM positions")
+    row = await owner.fetchrow("SELECT quantity, broker_quantity, differs FROM holdings")
     held = alpaca.account.positions[COIN][0]
     return row is not None and (row["quantity"], row["broker_quantity"], row["differs"]) == (
         D(quantity),

@@ -89,8 +89,7 @@ async def test_commands_and_fills_pass_without_updates_and_once(
         assert await alpaca.trades(created) == [("10", "99", [])]
         assert len(alpaca.account.arrived) == len(set(alpaca.account.arrived)) == 5
         assert (
-            await in_process.in_process_writer.owner.fetchval("SELECT quantity FROM positions")
-            == 20
+            await in_process.in_process_writer.owner.fetchval("SELECT quantity FROM holdings") == 20
         )
 
 

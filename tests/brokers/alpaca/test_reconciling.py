@@ -51,8 +51,7 @@ async def test_fills_while_alpaca_was_away_are_booked_once(
             ("5", "97", []),
         ]
         assert (
-            await in_process.in_process_writer.owner.fetchval("SELECT quantity FROM positions")
-            == 10
+            await in_process.in_process_writer.owner.fetchval("SELECT quantity FROM holdings") == 10
         )
 
 
@@ -76,7 +75,7 @@ async def test_busts_and_corrections_while_alpaca_was_away_are_booked(
         await in_process.until(is_corrected)
         assert await alpaca.trades(intent) == [("2", "95", ["corrected"])]
         owner = in_process.in_process_writer.owner
-        assert await owner.fetchval("SELECT quantity FROM positions") == 2
+        assert await owner.fetchval("SELECT quantity FROM holdings") == 2
         assert alpaca.account.positions["AAPL"][0] == 2
 
 
@@ -205,8 +204,7 @@ async def test_an_order_that_alpaca_replaces_itself_is_the_same_order(
         )
         await in_process.until_status(replaced, "FILLED")
         assert (
-            await in_process.in_process_writer.owner.fetchval("SELECT quantity FROM positions")
-            == 45
+            await in_process.in_process_writer.owner.fetchval("SELECT quantity FROM holdings") == 45
         )
 
 
@@ -423,6 +421,5 @@ async def test_without_the_activities_fills_come_from_the_older_list(
         await in_process.until(has_ids)
         assert await has_fills("10", "7")
         assert (
-            await in_process.in_process_writer.owner.fetchval("SELECT quantity FROM positions")
-            == 17
+            await in_process.in_process_writer.owner.fetchval("SELECT quantity FROM holdings") == 17
         )

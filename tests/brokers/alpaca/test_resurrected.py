@@ -55,7 +55,7 @@ async def test_a_busted_order_stays_filled_and_its_position_falls(urls: Urls) ->
         async def is_flat() -> bool:
             return bool(
                 await it.in_process.in_process_writer.owner.fetchval(
-                    "SELECT quantity FROM positions"
+                    "SELECT quantity FROM holdings"
                 )
                 == 0
             )

@@ -25,7 +25,7 @@ def facts_of(*messages: dict[int, str]) -> list[Fact]:
     for number, fields in enumerate(messages):
         raw = encode("FIX.4.4", list((ORDER | fields).items()))
         for event in wire.events_of(ReceivedMessage(1, number, parse(raw))):
-            fact = event_fact(event, len(facts))
+            fact = event_fact(event)
             facts.setdefault(fact.key, fact)
     return list(facts.values())
 

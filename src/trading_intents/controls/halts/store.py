@@ -113,9 +113,11 @@ async def resume_halt(tx: Tx, halt_id: UUID, principal: HaltPrincipal) -> Halt:
 IS_LEFT = "o.closes AND o.created_at > {since}"
 # Positions `p` of an account of which we hold something, or the broker last said that it does.
 HELD = """
-    positions p
-    WHERE p.account_id = {account} AND (p.quantity <> 0 OR coalesce(p.broker_quantity, 0) <> 0)
+    holdings p
+    WHERE p.organization_id = {organization} AND p.account_id = {account}
+        AND (p.quantity <> 0 OR coalesce(p.broker_quantity, 0) <> 0)
 """
+HELD_BY_ACCOUNT = HELD.format(organization="a.organization_id", account="a.id")  # `a`
 # What they say; NULL: nothing is held.
 HELD_TEXT = """
     string_agg(concat_ws(' ', p.symbol, p.quantity, p.broker_quantity), ',' ORDER BY p.symbol)
@@ -163,7 +165,7 @@ async def count_work(tx: Tx, halt: Halt) -> Halt:
                 ) AS o
             ) AS ended
             CROSS JOIN LATERAL (
-                SELECT count(*), {HELD_TEXT} AS text FROM {HELD.format(account="a.id")} AND $2
+                SELECT count(*), {HELD_TEXT} AS text FROM {HELD_BY_ACCOUNT} AND $2
             ) AS held
             WHERE {in_scope(halt.scope)}
         ) AS counted

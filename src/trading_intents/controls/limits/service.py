@@ -7,7 +7,6 @@ from uuid import UUID
 
 from trading_intents.accounts.model import Account
 from trading_intents.accounts.service import AccountTarget, check_open, find_target, lock_target
-from trading_intents.accounts.store import lock_account
 from trading_intents.controls.limits import store
 from trading_intents.controls.limits.model import (
     NO_LIMIT,
@@ -37,9 +36,8 @@ async def count_opening(
     prices: PriceRules,
 ) -> None:
     """Keeps today's result as it was before the account's opening positions were written: what they
-    `made_before` is of the baseline, which begins now if there is none of today."""
-    # As a change of its limits does, which comes before or after.
-    await lock_account(tx, organization_id, account_id)
+    `made_before` is of the baseline, which begins now if there is none of today. The account is
+    locked."""
     for limit in await store.find_loss_limits(tx, [account_id]):
         (reply,) = await PoolTransaction(tx).run([read_results([str(account_id)])])
         begun = AccountResults(reply.texts(), prices).begin_day(

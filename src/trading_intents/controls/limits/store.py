@@ -193,12 +193,15 @@ async def page_accounts(tx: Tx, after: UUID, limit: int) -> list[UUID]:
     return found
 
 
-async def prune_exposures(tx: Tx, account_ids: Sequence[UUID]) -> None:
+async def prune_holdings(tx: Tx, account_ids: Sequence[UUID]) -> None:
+    """Removes those without an open order and a position: an account's are summed up."""
     query = """
-        DELETE FROM exposures WHERE (account_id, symbol) IN (
-            SELECT account_id, symbol FROM exposures
-            WHERE account_id = ANY ($1::uuid[]) AND open_orders = 0 AND open_buy = 0
-                AND open_sell = 0
+        DELETE FROM holdings WHERE (organization_id, account_id, symbol) IN (
+            SELECT organization_id, account_id, symbol FROM holdings
+            WHERE organization_id = ANY (ARRAY (
+                SELECT organization_id FROM account_heads WHERE account_id = ANY ($1::uuid[])
+            )) AND account_id = ANY ($1::uuid[]) AND received_at IS NULL
+                AND (open_orders, open_buy, open_sell) = (0, 0, 0)
             FOR UPDATE SKIP LOCKED
         )
     """
@@ -209,8 +212,11 @@ _DIFFERENCES = """
     SELECT account_id, symbol, coalesce(counted, '{0,0,0}') AS counted,
         coalesce(actual, '{0,0,0}') AS actual
     FROM (
-        SELECT account_id, symbol, ARRAY[open_orders, open_buy, open_sell] AS counted FROM exposures
-        WHERE account_id = ANY ($1::uuid[])
+        SELECT account_id, symbol, ARRAY[open_orders, open_buy, open_sell] AS counted
+        FROM holdings
+        WHERE organization_id = ANY (ARRAY (
+            SELECT organization_id FROM account_heads WHERE account_id = ANY ($1::uuid[])
+        )) AND account_id = ANY ($1::uuid[])
     ) AS kept
     FULL JOIN (
         SELECT account_id, symbol, ARRAY[
@@ -242,30 +248,30 @@ class ExposureDifference(FrozenStruct):
 
 
 async def find_differences(tx: Tx, account_ids: Sequence[UUID]) -> list[ExposureDifference]:
-    """Symbols whose exposures are not what their open orders add up to, by the rule of `open_sums`.
-    One statement sees both as of one moment."""
+    """Holdings whose sums are not what their open orders add up to, by the rule of `open_sums`. One
+    statement sees both as of one moment."""
     return [ExposureDifference(**row) for row in await tx.fetch(_DIFFERENCES, account_ids)]
 
 
-async def lock_exposures(tx: Tx, keys: Sequence[AccountSymbol[UUID]]) -> None:
+async def lock_holdings(tx: Tx, keys: Sequence[AccountSymbol[UUID]]) -> None:
     """Locks these in the order in which everybody does. Who changes an order has to change its
-    exposure before the commit: what is read after this has all that is counted, and nothing that is
+    holding before the commit: what is read after this has all that is counted, and nothing that is
     not."""
     query = """
-        INSERT INTO exposures AS e (account_id, symbol, organization_id, open_orders, open_buy,
-            open_sell)
-        SELECT account_id, symbol, organization_id, 0, 0, 0
+        INSERT INTO holdings AS h (organization_id, account_id, symbol)
+        SELECT organization_id, account_id, symbol
         FROM unnest($1::uuid[], $2::text[]) AS wrong (account_id, symbol)
         JOIN account_heads USING (account_id)
         ORDER BY account_id, symbol COLLATE "C"
-        ON CONFLICT (account_id, symbol) DO UPDATE SET open_orders = e.open_orders
+        ON CONFLICT (organization_id, account_id, symbol) DO UPDATE SET open_orders = h.open_orders
     """
     await tx.execute(query, *map(list, zip(*keys, strict=True)))
 
 
-async def set_exposure(tx: Tx, account_id: UUID, symbol: str, sums: Sequence[Decimal]) -> None:
+async def set_sums(tx: Tx, wrong: ExposureDifference) -> None:
     query = """
-        UPDATE exposures SET open_orders = $3, open_buy = $4, open_sell = $5
-        WHERE account_id = $1 AND symbol = $2
+        UPDATE holdings SET open_orders = $3, open_buy = $4, open_sell = $5
+        WHERE organization_id = (SELECT organization_id FROM account_heads WHERE account_id = $1)
+            AND account_id = $1 AND symbol = $2
     """
-    await tx.execute(query, account_id, symbol, *sums)
+    await tx.execute(query, wrong.account_id, wrong.symbol, *wrong.actual)

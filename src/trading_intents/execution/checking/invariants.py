@@ -49,8 +49,8 @@ class InvariantCheck:
             accounts = await limits.page_accounts(tx, self._after, CHECKED_ACCOUNTS)
             # What cannot be read keeps no others waiting.
             self._after = accounts[-1] if accounts else NO_ACCOUNT
-            await limits.prune_exposures(tx, accounts)
             found = await find_broken(tx, accounts)
+            await limits.prune_holdings(tx, accounts)
         if found.differences:
             await self._correct(found.differences)
         if found.forgotten:
@@ -63,11 +63,11 @@ class InvariantCheck:
     async def _correct(self, differences: Sequence[ExposureDifference]) -> None:
         keys = [(each.account_id, each.symbol) for each in differences]
         async with self._pool.transaction(plans="fresh") as tx:
-            await limits.lock_exposures(tx, keys)
+            await limits.lock_holdings(tx, keys)
             found = await limits.find_differences(tx, [account_id for account_id, _ in keys])
             wrong = [each for each in found if (each.account_id, each.symbol) in keys]
             for each in wrong:
-                await limits.set_exposure(tx, each.account_id, each.symbol, each.actual)
+                await limits.set_sums(tx, each)
         for each in wrong:
             self._metrics.alert("exposure_differs")
             self._log.error(

@@ -93,7 +93,7 @@ class PositionCloser:
             # Before the orders: one that comes after it keeps the closing orders away.
             seen_seq = await orders_store.last_seq(tx, account_id)
             working = await store.open_symbols(tx, account_id)
-            positions = await store.held_positions(tx, account_id)
+            positions = await store.held_positions(tx, self._halted)
             held = {*positions.quantities, *working}
             waits = await self._waits(tx, held, working)
         now_seconds = self._clock.monotonic()
@@ -120,7 +120,7 @@ class PositionCloser:
         """`reported` was asked for when only `working` symbols had open orders and `seen_seq` was
         the account's last; None: the broker reports none."""
         async with self._pool.transaction(read_only=True) as tx:
-            held = await store.held_positions(tx, self._halted.account_id)
+            held = await store.held_positions(tx, self._halted)
             ours = held.quantities
             quantities = ours if reported is None else reported
             waits = await self._waits(tx, {*quantities, *ours, *working}, working)

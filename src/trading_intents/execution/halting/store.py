@@ -13,6 +13,7 @@ from trading_intents.controls.halts.model import Halt
 from trading_intents.controls.halts.store import (
     HALT_COLUMNS,
     HELD,
+    HELD_BY_ACCOUNT,
     HELD_TEXT,
     IS_LEFT,
     halt_of,
@@ -27,9 +28,8 @@ MAX_WAITING = 500  # entries of a halt
 # 1, 2, 4 … 60 s between a CANCEL or closing order that came to nothing and the next.
 _RETRY_SECONDS = "least(2 ^ least({count} - 1, 6), 60)"
 _IS_LEFT = IS_LEFT.format(since="h.created_at")
-_HELD = f"""
-    (SELECT {HELD_TEXT} FROM {HELD.format(account="h.account_id")})
-"""  # noqa: S608 - our own constants
+_OWN = HELD.format(organization="h.organization_id", account="h.account_id")
+_HELD = f"(SELECT {HELD_TEXT} FROM {_OWN})"  # noqa: S608 - our own constants
 
 
 class HaltedAccount(FrozenStruct, kw_only=True):
@@ -126,15 +126,16 @@ class HeldPositions(FrozenStruct):
     text: str | None
 
 
-async def held_positions(tx: Tx, account_id: UUID) -> HeldPositions:
+async def held_positions(tx: Tx, halted: HaltedAccount) -> HeldPositions:
     query = f"""
         SELECT json_build_object(
             'quantities', coalesce(json_object_agg(p.symbol, p.quantity::text), '{{}}'),
             'text', {HELD_TEXT}
         )::text
-        FROM {HELD.format(account="$1")}
+        FROM {HELD.format(organization="$1", account="$2")}
     """  # noqa: S608 - our own constants
-    return msgspec.json.decode(await tx.fetchval(query, account_id), type=HeldPositions)
+    text = await tx.fetchval(query, halted.organization_id, halted.account_id)
+    return msgspec.json.decode(text, type=HeldPositions)
 
 
 async def unfilled_symbols(tx: Tx, account_id: UUID, halt_at: datetime) -> set[str]:
@@ -221,7 +222,7 @@ async def list_waiting(tx: Tx, halt: Halt) -> str:
                 WHERE NOT ($2 AND {is_left}) ORDER BY o.create_seq LIMIT {MAX_SHOWN})
                 UNION ALL
                 SELECT jsonb_array_elements(c.waiting) WHERE (
-                    SELECT {HELD_TEXT} FROM {HELD.format(account="a.id")}
+                    SELECT {HELD_TEXT} FROM {HELD_BY_ACCOUNT}
                 ) IS DISTINCT FROM c.flat
                     OR EXISTS (SELECT FROM orders WHERE account_id = a.id AND finished_at IS NULL)
             ) AS waited

@@ -32,6 +32,7 @@ from trading_intents.execution.sessions.opening import (
     open_positions,
 )
 from trading_intents.orders.ledger.matching import AccountRef
+from trading_intents.orders.store import UNCOSTED, find_positions
 from trading_intents.outbox.outcomes import reason_of
 from trading_intents.prices.model import PriceRules
 from trading_intents.storage.database import Pool
@@ -193,8 +194,10 @@ class EventReader:
         silently."""
         async with self._dependencies.pool.transaction(read_only=True) as tx:
             has_open_orders = await store.has_open_orders(tx, self._account_ref.account_id)
-            has_uncosted = bool(await store.list_uncosted(tx, self._account_ref.account_id))
-        if has_uncosted:
+            uncosted = await find_positions(
+                tx, self._account_ref.organization_id, self._account_ref.account_id, UNCOSTED
+            )
+        if uncosted:
             async with self._dependencies.pool.transaction() as tx:
                 changed = await cost_openings(tx, self._account_ref, self._dependencies.prices)
             if changed:

@@ -6,20 +6,28 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
+from trading_intents.accounts.store import lock_account
 from trading_intents.brokers.port import AccountSnapshot, BrokerEvent, EventKind
 from trading_intents.brokers.sanitizing import sanitize
 from trading_intents.controls.limits.service import count_opening
 from trading_intents.controls.limits.state.losses import result_of
 from trading_intents.execution.sessions import store
-from trading_intents.orders import store as orders_store
 from trading_intents.orders.events import day_of, position_event
 from trading_intents.orders.ledger.matching import AccountRef
 from trading_intents.orders.ledger.prices import newest_prices, reported_prices
-from trading_intents.orders.ledger.recording import sum_trades
-from trading_intents.orders.ledger.writes import write_positions
-from trading_intents.orders.positions import NetPosition, PositionRow, opening, reopen
+from trading_intents.orders.ledger.recording import sum_trades, unbooked
+from trading_intents.orders.ledger.writes import write_holdings
+from trading_intents.orders.positions import (
+    NOTHING_OPEN,
+    NetPosition,
+    PositionRow,
+    opening,
+    reopen,
+)
+from trading_intents.orders.store import HELD, UNCOSTED, find_positions
 from trading_intents.prices import store as prices_store
 from trading_intents.prices.model import PriceKey, PriceRules, StoredPrices, market_of
+from trading_intents.storage.administration import read_clock
 from trading_intents.storage.database import Tx
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.stream import log as stream_log
@@ -35,7 +43,7 @@ async def complete_reports(
     if snapshot.positions is None:
         return reports
     reported = {event.symbol for event in sanitize(reports)[0]}
-    for symbol in await orders_store.held_quantities(tx, account_ref.account_id):
+    for symbol in await _positions(tx, account_ref, HELD):
         if symbol not in reported:
             left_out = BrokerEvent(
                 kind=EventKind.POSITION,
@@ -60,18 +68,20 @@ async def open_positions(
     organization_id = account_ref.organization_id
     if not await store.claim_openings(tx, account_id, organization_id):
         return []
-    by_symbol = {event.symbol: event for event in sanitize(reports)[0]}
-    held, flat = _symbols(by_symbol.values())
-    locked, now = await orders_store.lock_positions(tx, account_id, organization_id, held, flat)
-    if now and (reported := reported_prices(account_ref, (), by_symbol.values(), now)):
+    # As a change of its limits does, which comes before or after.
+    await lock_account(tx, organization_id, account_id)
+    by_symbol = {str(event.symbol): event for event in sanitize(reports)[0]}
+    now = await read_clock(tx)
+    if reported := reported_prices(account_ref, (), by_symbol.values(), now):
         newest = newest_prices((account_ref, price) for price in reported)
         await PoolTransaction(tx).run([prices_store.write_prices(newest)])
-    known = await _known_prices(tx, account_ref, [row.symbol for row in locked])
+    known = await _known_prices(tx, account_ref, by_symbol)
+    present = await _positions(tx, account_ref)
     rows: list[PositionRow] = []
     made_before = ZERO
-    for row in locked:
-        report = by_symbol[Symbol(row.symbol)]
-        prices = known[row.symbol]
+    for symbol, report in sorted(by_symbol.items()):
+        prices = known[symbol]
+        row = present.get(symbol) or unbooked(account_ref, symbol)
         assert report.quantity is not None
         with exact():
             quantity = normalized(report.quantity - row.quantity)
@@ -85,10 +95,9 @@ async def open_positions(
         with exact():
             made_before += result_of(opened, last_price) - result_of(row, last_price)
         rows.append(opened)
-    if rows:
-        await PoolTransaction(tx).run([write_positions(rows)])
+    await PoolTransaction(tx).run([write_holdings((row, NOTHING_OPEN) for row in rows)])
     await count_opening(tx, account_id, organization_id, made_before, rules)
-    await _publish(tx, account_ref, rows)
+    await _publish(tx, account_ref, rows, now)
     return rows
 
 
@@ -96,29 +105,27 @@ async def cost_openings(tx: Tx, account_ref: AccountRef, rules: PriceRules) -> b
     """Gives openings that were set without a cost the symbol's reference price, once one is known.
     One of which a part was closed meanwhile stays as it is: closing it realized nothing. Says
     whether a position changed."""
-    uncosted = await store.list_uncosted(tx, account_ref.account_id)
-    prices = {}
-    for symbol, known in (await _known_prices(tx, account_ref, uncosted)).items():
-        if price := rules.pick(known):
-            prices[symbol] = price.price
-    if not prices:
-        return False
-    locked, now = await orders_store.lock_positions(
-        tx, account_ref.account_id, account_ref.organization_id, sorted(prices)
-    )
+    uncosted = await _positions(tx, account_ref, UNCOSTED)
+    now = await read_clock(tx)
+    known = await _known_prices(tx, account_ref, uncosted)
     rows: list[PositionRow] = []
-    for row in locked:
-        if row.uncosted_quantity and row.uncosted_quantity == row.opening_quantity:
-            start = opening(row.opening_quantity, prices[row.symbol])
+    for symbol, row in uncosted.items():
+        if price := rules.pick(known[symbol]):
+            start = opening(row.opening_quantity, price.price)
             rows.append(await _reopened(tx, row, start, now))
-    if rows:
-        await PoolTransaction(tx).run([write_positions(rows)])
-    await _publish(tx, account_ref, rows)
+    await PoolTransaction(tx).run([write_holdings((row, NOTHING_OPEN) for row in rows)])
+    await _publish(tx, account_ref, rows, now)
     return bool(rows)
 
 
+async def _positions(
+    tx: Tx, account_ref: AccountRef, condition: str = "true"
+) -> dict[str, PositionRow]:
+    return await find_positions(tx, account_ref.organization_id, account_ref.account_id, condition)
+
+
 async def _known_prices(
-    tx: Tx, account_ref: AccountRef, symbols: Sequence[str]
+    tx: Tx, account_ref: AccountRef, symbols: Iterable[str]
 ) -> dict[str, StoredPrices]:
     market = market_of(account_ref.broker, account_ref.environment)
     keys = [PriceKey(account_ref.organization_id, market, Symbol(symbol)) for symbol in symbols]
@@ -126,25 +133,16 @@ async def _known_prices(
     return {key.symbol: prices for key, prices in found.items()}
 
 
-async def _reopened(
-    tx: Tx, row: PositionRow, start: NetPosition, now: datetime | None
-) -> PositionRow:
+async def _reopened(tx: Tx, row: PositionRow, start: NetPosition, now: datetime) -> PositionRow:
     """The position's row, summed up again from that opening."""
     summed = await sum_trades(PoolTransaction(tx), reopen(row, start))
-    return replace(summed, received_at=now or row.received_at)
+    return replace(summed, received_at=now, revision=row.revision + 1)
 
 
-def _symbols(reports: Iterable[BrokerEvent]) -> tuple[list[str], list[str]]:
-    """Those with a quantity, and those without: of these only what we have a position of is looked
-    at."""
-    held = {str(event.symbol) for event in reports if event.quantity}
-    return sorted(held), sorted({str(event.symbol) for event in reports} - held)
-
-
-async def _publish(tx: Tx, account_ref: AccountRef, rows: Sequence[PositionRow]) -> None:
-    events = []
-    for row in rows:
-        day = day_of(row.received_at)
-        events.append(position_event(row, account_ref.environment, account_ref.broker, day))
+async def _publish(
+    tx: Tx, account_ref: AccountRef, rows: Sequence[PositionRow], now: datetime
+) -> None:
+    day = day_of(now)
+    events = [position_event(row, account_ref.environment, account_ref.broker, day) for row in rows]
     if events:
         await stream_log.append(tx, events)

@@ -239,19 +239,6 @@ def needs_no_broker(max_age_millis: int) -> str:
     """  # noqa: S608 - our own constants
 
 
-async def list_uncosted(tx: Tx, account_id: UUID) -> list[str]:
-    """Symbols whose opening has no cost, and of which nothing was closed."""
-    query = """
-        SELECT ARRAY (
-            SELECT symbol FROM positions
-            WHERE account_id = $1 AND uncosted_quantity <> 0
-                AND uncosted_quantity = opening_quantity
-            ORDER BY symbol
-        )
-    """
-    return list(await tx.fetchval(query, account_id))
-
-
 async def claim_openings(tx: Tx, account_id: UUID, organization_id: UUID) -> bool:
     """True once for each account: its opening positions are to be set now."""
     query = """

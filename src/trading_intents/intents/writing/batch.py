@@ -43,7 +43,6 @@ from trading_intents.intents.writing.state import (
 )
 from trading_intents.orders.model import OrderStatus
 from trading_intents.orders.store import OrderRow
-from trading_intents.stats.model import EVERY_REASON, Measure, StatsEntry
 from trading_intents.storage.pipeline import (
     ConnectionDropped,
     ConnectionLost,
@@ -316,29 +315,17 @@ def _refuse(
     key_id = resolved.submission.key_id
     if key_id is None:
         return []
-    account_id = IdText(resolved.submission.account_id)
-    organization_id = IdText(resolved.submission.organization_id)
-    made: list[Effect] = [
+    return [
         RefusedCommand(
             id=IdText(make_id(state.now)),
-            organization_id=organization_id,
-            account_id=account_id,
+            organization_id=IdText(resolved.submission.organization_id),
+            account_id=IdText(resolved.submission.account_id),
             action_type=refused.action_type,
             symbol=refused.symbol,
             reasons=rejected.reasons,
             principal_id=key_id,
         )
     ]
-    for reason in (EVERY_REASON, *rejected.reasons):
-        entry = StatsEntry(
-            account_id=account_id,
-            organization_id=organization_id,
-            at=state.now,
-            measure=Measure.REFUSED,
-            key=reason,
-        )
-        made.append(entry)
-    return made
 
 
 def _last_action(made: Sequence[Effect]) -> ActionRef | None:

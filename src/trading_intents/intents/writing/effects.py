@@ -12,8 +12,7 @@ from trading_intents.ids import IdText
 from trading_intents.intents.writing.record import Record, action_payload
 from trading_intents.orders.events import order_event
 from trading_intents.orders.store import OrderRow
-from trading_intents.stats.model import StatsEntry
-from trading_intents.stats.store import insert_entries
+from trading_intents.stats.model import EVERY_REASON, Measure
 from trading_intents.storage.database import pack_array
 from trading_intents.storage.pipeline import RowParameters, Statement, array_text, column_types
 from trading_intents.trading import ActionType, FrozenStruct
@@ -58,8 +57,8 @@ class Publish(NamedTuple):
 
 
 # An OrderRow is an order that a REPLACE or CANCEL notes as pending; its other fields stay as last
-# confirmed. A StatsEntry is counted.
-Effect = Append | OrderRow | RefusedCommand | StatsEntry | Publish
+# confirmed.
+Effect = Append | OrderRow | RefusedCommand | Publish
 Kind = TypeVar("Kind", bound=Effect)
 
 
@@ -84,8 +83,6 @@ def write_effects(effects: Sequence[Effect], now: str) -> list[Statement]:
         statements.append(Statement(_MAKE_DUE_NOW, (array_text(cancelled),)))
     if actions:
         statements.append(_append(actions, now))
-    if counted := of_kind(effects, StatsEntry):
-        statements.append(insert_entries(counted))
     return statements
 
 
@@ -166,18 +163,18 @@ _APPEND = """
                counted
         FROM new WHERE action_type = 'CREATE'
     ),
-    exposed AS (
-        INSERT INTO exposures AS e (account_id, symbol, organization_id, open_orders, open_buy,
+    opened AS (
+        INSERT INTO holdings AS h (account_id, symbol, organization_id, open_orders, open_buy,
             open_sell)
         SELECT account_id, symbol, organization_id, count(*) FILTER (WHERE action_type = 'CREATE'),
                coalesce(sum(opens) FILTER (WHERE order_side = 'BUY'), 0),
                coalesce(sum(opens) FILTER (WHERE order_side <> 'BUY'), 0)
         FROM new WHERE opens <> 0 OR action_type = 'CREATE'
         GROUP BY account_id, symbol, organization_id ORDER BY account_id, symbol COLLATE "C"
-        ON CONFLICT (account_id, symbol) DO UPDATE
-        SET open_orders = e.open_orders + excluded.open_orders,
-            open_buy = e.open_buy + excluded.open_buy,
-            open_sell = e.open_sell + excluded.open_sell
+        ON CONFLICT (organization_id, account_id, symbol) DO UPDATE
+        SET open_orders = h.open_orders + excluded.open_orders,
+            open_buy = h.open_buy + excluded.open_buy,
+            open_sell = h.open_sell + excluded.open_sell
     ),
     moved AS (
         UPDATE account_heads h SET seq = last.seq, hash = last.hash
@@ -274,6 +271,13 @@ _MAKE_DUE_NOW = """
 """
 _REFUSED_ROWS = RowParameters(column_types(RefusedCommand), 2)
 _INSERT_REFUSALS = f"""
-    INSERT INTO refusals ({_REFUSED_ROWS.columns}, created_at)
-    SELECT {_REFUSED_ROWS.columns}, $1::timestamptz FROM {_REFUSED_ROWS.rows} AS new
+    WITH refused AS (
+        INSERT INTO refusals ({_REFUSED_ROWS.columns}, created_at)
+        SELECT {_REFUSED_ROWS.columns}, $1::timestamptz FROM {_REFUSED_ROWS.rows} AS new
+        RETURNING account_id, organization_id, reasons
+    )
+    INSERT INTO stats_entries (account_id, organization_id, at, measure, key, amount)
+    SELECT account_id, organization_id, $1::timestamptz, '{Measure.REFUSED}', reason, count(*)
+    FROM refused CROSS JOIN LATERAL unnest(array_append(reasons, '{EVERY_REASON}')) AS reason
+    GROUP BY account_id, organization_id, reason
 """  # noqa: S608 - our own constants

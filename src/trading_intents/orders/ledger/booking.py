@@ -1,10 +1,9 @@
 """Computes how new facts change an order, its trades, and the positions of these. Pure: no I/O, no
 clock."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
-from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -27,6 +26,7 @@ from trading_intents.orders.model import (
     is_acknowledged,
 )
 from trading_intents.orders.positions import (
+    NOTHING_OPEN,
     Booking,
     OpenSums,
     PositionRow,
@@ -37,7 +37,7 @@ from trading_intents.orders.positions import (
     take_fee,
 )
 from trading_intents.orders.store import CommandRow, OrderHistory, OrderRow, TradeRow
-from trading_intents.stats.model import Measure, StatsEntry, ack_key
+from trading_intents.stats.model import Counted, Measure, ack_key
 from trading_intents.trading import (
     EXACT,
     ZERO,
@@ -53,10 +53,10 @@ REFUSED = frozenset({FactKind.CANCEL_REJECTED, FactKind.REPLACE_REJECTED, FactKi
 
 
 class Arrivals(FrozenStruct):
-    """New facts of one recording: their keys, and by key the numbers of the events among them."""
+    """New facts of one recording: the numbers of the events among them, by their orders (None: of
+    no order of ours) and keys."""
 
-    keys: Collection[str]
-    numbers: Mapping[str, int]
+    numbers: Mapping[tuple[IdText | None, str], int]
     now: datetime
 
 
@@ -97,18 +97,6 @@ def _booking_numbers(trade: TradeRow) -> tuple[object, ...]:
     return trade.quantity, trade.price, trade.fee, trade.broker_sent_at
 
 
-class ExposureChange(FrozenStruct, kw_only=True):
-    """The change that a group of linked orders, or one order, makes to the sums of a symbol's open
-    orders."""
-
-    account_id: IdText
-    symbol: str
-    organization_id: IdText
-    open_orders: int
-    open_buy: Decimal
-    open_sell: Decimal
-
-
 class DerivedOrder(FrozenStruct, kw_only=True):
     """An order after its new facts."""
 
@@ -120,13 +108,14 @@ class DerivedOrder(FrozenStruct, kw_only=True):
     # It is open, and its broker, which may know more of it, refused to change it.
     refused: bool = False
     trades: tuple[TradeChange, ...]
-    entries: tuple[StatsEntry, ...]
+    counts: tuple[Counted, ...]
     # Executions that came again under another key, with other numbers.
     conflicts: tuple[Fact, ...] = ()
     is_uncovered: bool = False  # an entry whose exits fall short
     is_unprotected: bool = False
     is_newly_unprotected: bool = False
-    exposure: ExposureChange | None = None  # of its group, with the group's first
+    # By which it, or its group with the group's first, changes what is open of the symbol.
+    opened: OpenSums = NOTHING_OPEN
 
 
 def history_of(history: OrderHistory, bust_reopens: bool = True) -> OrderInputs:
@@ -145,7 +134,7 @@ def history_of(history: OrderHistory, bust_reopens: bool = True) -> OrderInputs:
     replacing = versions[-1].client_order_id if len(versions) > 1 else None
     attempts = {each.client_order_id: ids[each.seq] for each in history.commands} if cancels else {}
     facts = []
-    for fact in history.facts:
+    for fact in history.seen:
         command = attempts.get(fact.client_order_id or "", fact.client_order_id)
         is_same = command == fact.client_order_id
         facts.append(fact if is_same else replace(fact, client_order_id=command))
@@ -171,7 +160,7 @@ def derive_orders(
         derived.append(_derived_order(history, each.terms, view, arrivals))
     derived[0] = replace(
         derived[0],
-        exposure=_exposure_change(group, derived),
+        opened=_opened(group, derived),
         is_uncovered=uncovered(views) > 0,
     )
     return derived
@@ -186,9 +175,7 @@ def _derived_order(
     row = history.row
     after, visible = _row_after(history, terms, view, arrivals)
     changes = _trade_changes(history, terms, view, after, arrivals)
-    new = [fact for fact in history.facts if fact.key in arrivals.keys]
-    known = [fact for fact in history.facts if fact.key not in arrivals.keys]
-    is_first = view.acknowledged and not is_acknowledged(known)
+    is_first = view.acknowledged and not is_acknowledged(history.facts)
     was_open = row.finished_at is None and OrderFlag.RESURRECTED in row.flags
     is_open = OrderFlag.RESURRECTED in view.flags and view.state is OrderState.OPEN
     return DerivedOrder(
@@ -197,12 +184,12 @@ def _derived_order(
         written=after != row,
         visible=visible,
         resurrected=is_open and not was_open,
-        refused=after.finished_at is None and any(fact.kind in REFUSED for fact in new),
+        refused=after.finished_at is None and any(fact.kind in REFUSED for fact in history.news),
         trades=changes,
-        entries=stats_entries(
+        counts=count_changes(
             row, after, changes, history.commands if is_first else (), arrivals.now
         ),
-        conflicts=tuple(fact for fact in new if is_conflict(fact, history.facts)),
+        conflicts=tuple(fact for fact in history.news if is_conflict(fact, history.seen)),
     )
 
 
@@ -241,7 +228,7 @@ def _row_after(
             detail=view.detail,
             flags=view.flags,
             active=view.active,
-            broker_sent_at=latest(fact.venue_time for fact in history.facts),
+            broker_sent_at=latest(fact.venue_time for fact in history.seen),
         )
     seqs = {version.client_order_id: version.seq for version in terms.versions}
     after = replace(
@@ -253,7 +240,7 @@ def _row_after(
     if after == row:
         return row, False
     visible = shown != row
-    new_kinds = {fact.kind for fact in history.facts if fact.key in arrivals.keys}
+    new_kinds = {fact.kind for fact in history.news}
     after = replace(
         after,
         received_at=row.received_at if new_kinds.isdisjoint(BROKER_KINDS) else now,
@@ -268,9 +255,10 @@ def _trade_changes(
 ) -> tuple[TradeChange, ...]:
     known = {trade.exec_id: trade for trade in history.trades}
     arrived: dict[str | None, int] = {}
-    for fact in history.facts:
-        if fact.key in arrivals.numbers:
-            arrived[fact.exec_id] = arrivals.numbers[fact.key]
+    for fact in history.news:
+        number = arrivals.numbers.get((order.order_id, fact.key))
+        if number is not None:
+            arrived[fact.exec_id] = number
     first = min(arrived.values(), default=0)
     versions = {version.client_order_id: version for version in terms.versions}
     changes = []
@@ -324,60 +312,44 @@ def trade_row(
     )
 
 
-def stats_entries(
+def count_changes(
     row: OrderRow,
     after: OrderRow,
     changes: Iterable[TradeChange],
     acknowledged: Iterable[CommandRow],
     now: datetime,
-) -> tuple[StatsEntry, ...]:
+) -> tuple[Counted, ...]:
     """`acknowledged` are the order's commands if its broker first shows now that it has it."""
-    of_account = partial(StatsEntry, account_id=row.account_id, organization_id=row.organization_id)
-    finished = partial(of_account, at=row.created_at, measure=Measure.FINISHED)
-    filled = partial(of_account, at=now, key=row.symbol)
-    entries = []
+    counts = []
     if row.order_status is not after.order_status:
-        if row.order_status in FINAL_STATUSES:
-            entries.append(finished(key=row.order_status, amount=Decimal(-1)))
-        if after.order_status in FINAL_STATUSES:
-            entries.append(finished(key=after.order_status))
+        for status, amount in ((row.order_status, Decimal(-1)), (after.order_status, Decimal(1))):
+            if status in FINAL_STATUSES:
+                counts.append(Counted(Measure.FINISHED, status, amount, row.created_at))
+    quantity = ZERO
+    value = ZERO
     for change in changes:
-        quantity, value = change.growth()
-        if quantity or value:
-            entries.append(filled(measure=Measure.FILLED_QUANTITY, amount=quantity))
-            entries.append(filled(measure=Measure.FILLED_NOTIONAL, amount=value))
+        more, more_value = change.growth()
+        quantity = EXACT.add(quantity, more)
+        value = EXACT.add(value, more_value)
+    if quantity or value:
+        counts.append(Counted(Measure.FILLED_QUANTITY, row.symbol, quantity))
+        counts.append(Counted(Measure.FILLED_NOTIONAL, row.symbol, value))
     for command in acknowledged:
         if command.action_type is ActionType.CREATE and command.sent_at:
-            key = ack_key(max(int((now - command.sent_at).total_seconds() * 1000), 0))
-            entries.append(of_account(at=now, measure=Measure.ACK_MILLIS, key=key))
-    return tuple(entries)
+            millis = max(int((now - command.sent_at).total_seconds() * 1000), 0)
+            counts.append(Counted(Measure.ACK_MILLIS, ack_key(millis)))
+    return tuple(counts)
 
 
-def _exposure_change(
-    group: Sequence[OrderHistory], derived: Sequence[DerivedOrder]
-) -> ExposureChange | None:
+def _opened(group: Sequence[OrderHistory], derived: Sequence[DerivedOrder]) -> OpenSums:
     before = open_sums(_summed(group, [history.row for history in group]))
-    after = open_sums(_summed(group, [order.row for order in derived]))
-    return exposure_change(group[0].row, before, after)
-
-
-def exposure_change(row: OrderRow, before: OpenSums, after: OpenSums) -> ExposureChange | None:
-    if before == after:
-        return None
-    return ExposureChange(
-        account_id=row.account_id,
-        symbol=row.symbol,
-        organization_id=row.organization_id,
-        open_orders=after.orders - before.orders,
-        open_buy=EXACT.subtract(after.buy, before.buy),
-        open_sell=EXACT.subtract(after.sell, before.sell),
-    )
+    return open_sums(_summed(group, [order.row for order in derived])).plus(before, -1)
 
 
 def lone_sums(row: OrderRow) -> OpenSums:
     """Of an order that nothing is linked to."""
     if row.finished_at:
-        return OpenSums(0, ZERO, ZERO)
+        return NOTHING_OPEN
     unfilled = EXACT.subtract(row.quantity, row.filled_quantity)
     is_buy = row.order_side is OrderSide.BUY
     return OpenSums(1, unfilled, ZERO) if is_buy else OpenSums(1, ZERO, unfilled)
@@ -397,14 +369,11 @@ def _summed(group: Sequence[OrderHistory], rows: Sequence[OrderRow]) -> Iterator
 
 class PositionChange(FrozenStruct):
     row: PositionRow  # as it is now
-    is_new: bool
     visible: bool  # whether a reader sees it changed
     is_new_difference: bool  # the broker newly reports a quantity that is not ours
 
 
-def position_change(
-    before: PositionRow, after: PositionRow, is_new: bool, now: datetime
-) -> PositionChange:
+def position_change(before: PositionRow, after: PositionRow, now: datetime) -> PositionChange:
     reported = replace(
         before,
         broker_quantity=after.broker_quantity,
@@ -414,8 +383,12 @@ def position_change(
     )
     visible = after != reported
     is_reported = (before.broker_quantity, before.differs) != (after.broker_quantity, after.differs)
-    row = replace(after, received_at=now) if visible or is_reported else after
-    return PositionChange(row, is_new, visible, bool(after.differs) and is_reported)
+    row = replace(
+        after,
+        received_at=now if visible or is_reported else before.received_at or now,
+        revision=before.revision + 1,
+    )
+    return PositionChange(row, visible, bool(after.differs) and is_reported)
 
 
 def book_trades(row: PositionRow, bookings: Iterable[Booking]) -> PositionRow:

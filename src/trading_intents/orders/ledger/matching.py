@@ -1,6 +1,6 @@
 """Matches broker events to orders and finds those that are new. Pure: no I/O, no clock."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
@@ -22,17 +22,14 @@ from trading_intents.orders.facts import (
     Fact,
     FactKind,
     admit,
-    conflict_with,
     event_fact,
     own_fact,
 )
 from trading_intents.orders.ledger.booking import Arrivals, DerivedOrder
 from trading_intents.orders.ledger.one_pass import advance, is_shown
-from trading_intents.orders.ledger.store import AccountName, ConcernedNames, Ledger, StoredFact
+from trading_intents.orders.ledger.store import AccountName, AstrayFact, ConcernedNames, Ledger
 from trading_intents.orders.store import CommandRow, Cover, OrderHead, OrderHistory
 from trading_intents.trading import ActionType, Environment, FrozenStruct
-
-NEW_ARRIVAL = 1 << 60  # later than all that the database has numbered
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,23 +72,15 @@ class AccountRecording(FrozenStruct):
 
 @dataclass(frozen=True, slots=True)
 class NewFacts:
-    """New facts about an account's orders, by key, with their orders (None: not an order of
-    ours)."""
+    """New facts of an account's orders, by order (None: of no order of ours, and fees)."""
 
-    facts: dict[str, tuple[Fact, IdText | None]] = field(default_factory=dict)
-    numbers: dict[str, int] = field(default_factory=dict)  # of those that are events
-    # Facts that had no order until now.
-    adopted: dict[str, tuple[Fact, IdText]] = field(default_factory=dict)
+    facts: dict[IdText | None, list[Fact]] = field(default_factory=dict)
+    # Of those that are events, by order and key.
+    numbers: dict[tuple[IdText | None, str], int] = field(default_factory=dict)
     named: dict[str, str] = field(default_factory=dict)  # broker's ids by client order id
-    # Reported under a key that was used for something else, and lost but for the CONFLICT under
-    # this one; with their orders.
-    conflicts: dict[str, tuple[Fact, IdText | None]] = field(default_factory=dict)
-
-    def drop(self, recorded: Iterable[Fact]) -> None:
-        """Those that turn out to be recorded, with an order's other facts."""
-        for fact in recorded:
-            self.facts.pop(fact.key, None)
-            self.conflicts.pop(fact.key, None)
+    # Reported under a key that was used for something else, and lost but for a CONFLICT; with their
+    # orders.
+    conflicts: list[tuple[Fact, IdText | None]] = field(default_factory=list)
 
 
 class PreparedRecording(FrozenStruct, kw_only=True):
@@ -118,7 +107,6 @@ def prepare(recording: AccountRecording) -> PreparedRecording:
         fact = own_fact(
             each.kind,
             each.client_order_id,
-            NEW_ARRIVAL,
             reason=each.reason and sanitize_text(each.reason),
             broker_order_id=each.broker_order_id and sanitize_id(each.broker_order_id),
             detail=each.detail and sanitize_text(each.detail),
@@ -127,7 +115,7 @@ def prepare(recording: AccountRecording) -> PreparedRecording:
     event_facts = {}
     for number, event in enumerate(events):
         if event.kind is not EventKind.POSITION:
-            event_facts[number] = event_fact(event, NEW_ARRIVAL + 1 + number)
+            event_facts[number] = event_fact(event)
     account_id, _ = recording.account_ref.id_texts
     return PreparedRecording(
         account_ref=recording.account_ref,
@@ -192,13 +180,19 @@ class LedgerIndex:
         self.positions = read.positions
         self.covers: dict[AccountName, Cover] = {}  # of symbols with uncovered entries
         self.now = read.now
-        self.facts: dict[IdText, dict[str, StoredFact]] = {}  # of an account, by key
-        for fact in read.facts:
-            self.facts.setdefault(fact.account_id, {})[fact.key] = fact
+        # Of an order, or of an account's that have none, by key.
+        self.facts: dict[IdText, dict[str, Fact]] = {}
+        self.astray: dict[IdText, list[AstrayFact]] = {}
+        for each in read.facts:
+            fact = each.fact
+            self.facts.setdefault(each.account_id, {})[fact.key] = fact
+            if fact.kind is not FactKind.FEE and not fact.client_order_id:
+                self.astray.setdefault(each.account_id, []).append(each)
         commands = list(read.commands)
         rows = []
         self.uncovered: dict[IdText, list[IdText]] = {}  # entries, by account
-        for head in read.heads.values():
+        for order_id, head in read.heads.items():
+            self.facts[order_id] = {each.key: each for each in head.facts}
             commands += head.commands
             rows.append(head.row)
             if head.row.uncovered_since:
@@ -216,11 +210,6 @@ class LedgerIndex:
             if sent.broker_order_id:
                 name = AccountName(sent.account_id, sent.broker_order_id)
                 self.brokers.setdefault(name, []).append(sent)
-
-    def unmatched(self, account_id: IdText) -> Iterator[StoredFact]:
-        for fact in self.facts.get(account_id, {}).values():
-            if fact.order_id is None and fact.client_order_id is None:
-                yield fact
 
     def head_of(self, order_id: IdText) -> OrderHead:
         if order_id not in self.heads:
@@ -256,32 +245,13 @@ class LedgerMoved(Exception):
 def find_new_facts(prepared: PreparedRecording, index: LedgerIndex) -> NewFacts:
     """Finds the new facts. Most streamed events repeat an answer, and are dropped here."""
     account_id = prepared.account_id
-    known: dict[str, Fact] = {**index.facts.get(account_id, {})}
-    owners = {key: fact.order_id for key, fact in index.facts.get(account_id, {}).items()}
     new_facts = NewFacts()
     for number, unnamed in prepared.event_facts.items():
-        reported = _named(unnamed, prepared.events[number], account_id, index)
-        fact, order_id = _find_order(reported, prepared, owners, index)
-        admitted = admit(known, fact)
-        if admitted is None:
-            # A repeated fact is dropped, unless its order is known only now.
-            if order_id is None or owners.get(fact.key):
-                continue
-            admitted = fact
-        if admitted is not reported:
-            new_facts.conflicts[admitted.key] = reported, order_id
-        if admitted is not fact and order_id is None:
-            continue
-        recorded = known.get(fact.key) if admitted is fact else None
-        known[admitted.key] = admitted
-        owners[admitted.key] = order_id
-        new_facts.numbers[admitted.key] = number
-        if recorded and order_id:
-            new_facts.adopted[admitted.key] = recorded, order_id
-            if fact.client_order_id and fact.broker_order_id:
-                new_facts.named[fact.client_order_id] = fact.broker_order_id
-        else:
-            new_facts.facts[admitted.key] = admitted, order_id
+        fact = _named(unnamed, prepared.events[number], account_id, index)
+        order_id = find_owner(fact, prepared.own_clients, account_id, index)
+        admitted = _admit(fact, order_id, account_id, index, new_facts)
+        if admitted:
+            new_facts.numbers[order_id, admitted.key] = number
     _add_own(prepared, index, new_facts)
     _adopt(prepared, index, new_facts)
     return new_facts
@@ -298,14 +268,11 @@ def advance_common(
     prepared: PreparedRecording, new_facts: NewFacts, index: LedgerIndex
 ) -> Advanced:
     uncommon = {*prepared.also_locked, *index.uncovered.get(prepared.account_id, ())}
-    uncommon.update(order_id for _, order_id in new_facts.adopted.values())
-    by_order: dict[IdText, list[Fact]] = {}
-    for fact, order_id in new_facts.facts.values():
-        if order_id:
-            by_order.setdefault(order_id, []).append(fact)
-    arrivals = Arrivals((), new_facts.numbers, index.now)
+    arrivals = Arrivals(new_facts.numbers, index.now)
     advanced = Advanced({}, set())
-    for order_id, facts in by_order.items():
+    for order_id, facts in new_facts.facts.items():
+        if order_id is None:
+            continue
         order = advance(index.head_of(order_id), facts, arrivals)
         if order is None or order_id in uncommon:
             uncommon.add(order_id)
@@ -316,36 +283,39 @@ def advance_common(
     return advanced
 
 
-def _find_order(
-    reported: Fact,
-    prepared: PreparedRecording,
-    owners: dict[str, IdText | None],
+def _admit(
+    fact: Fact,
+    order_id: IdText | None,
+    account_id: IdText,
     index: LedgerIndex,
-) -> tuple[Fact, IdText | None]:
-    """The fact to record, and its order."""
-    account_id = prepared.account_id
-    order_id = owners.get(reported.key)
-    if order_id is None:
-        order_id = find_owner(reported, prepared.own_clients, account_id, index)
-    sent = index.clients.get(AccountName(account_id, reported.client_order_id or ""))
-    if not order_id or not sent or sent.order_id == order_id:
-        return reported, order_id
-    # The key was used for another order before: that order keeps its fact, and this fact is lost.
-    conflict = conflict_with(reported)
-    owners[conflict.key] = sent.order_id
-    return conflict, sent.order_id
+    new_facts: NewFacts,
+) -> Fact | None:
+    """Adds a fact that is new to its order, or to the account; gives what is added."""
+    if order_id:
+        index.head_of(order_id)
+    known = index.facts.setdefault(order_id or account_id, {})
+    admitted = admit(known, fact)
+    if admitted is None:
+        return None
+    known[admitted.key] = admitted
+    if admitted is not fact:
+        new_facts.conflicts.append((fact, order_id))
+        if order_id is None:
+            return None
+    new_facts.facts.setdefault(order_id, []).append(admitted)
+    return admitted
 
 
 def _add_own(prepared: PreparedRecording, index: LedgerIndex, new_facts: NewFacts) -> None:
     """Adds the platform's own facts. An answer's ACCEPTED is none if the broker has shown the
     order under that id."""
-    shown = [fact for fact, _ in new_facts.facts.values() if fact.kind is FactKind.ACCEPTED]
-    reported = {_command(fact) for fact in shown}
     for fact, order_id in prepared.own:
         row = index.head_of(order_id).row
         is_known = is_shown(row) and fact.broker_order_id in (None, row.external_order_id)
-        if fact.kind is not FactKind.ACCEPTED or not (is_known or _command(fact) in reported):
-            new_facts.facts[fact.key] = fact, order_id
+        shown = [each for each in new_facts.facts.get(order_id, ()) if each.kind is fact.kind]
+        is_reported = _command(fact) in map(_command, shown)
+        if fact.kind is not FactKind.ACCEPTED or not (is_known or is_reported):
+            _admit(fact, order_id, prepared.account_id, index, new_facts)
 
 
 def _command(fact: Fact) -> tuple[str | None, str | None]:
@@ -366,7 +336,9 @@ def find_owner(
     fact: Fact, own_clients: Mapping[str, IdText], account_id: IdText, index: LedgerIndex
 ) -> IdText | None:
     """Finds the order of a fact; None: an order that the platform did not send, which never belongs
-    to an intent."""
+    to an intent, or a fee, which belongs to the account."""
+    if fact.kind is FactKind.FEE:
+        return None
     names = [fact.client_order_id]
     if fact.kind not in (FactKind.FILL_BUST, FactKind.FILL_CORRECT):  # which replace an execution
         names.append(fact.replaces)
@@ -384,38 +356,31 @@ def find_owner(
 
 def _adopt(prepared: PreparedRecording, index: LedgerIndex, new_facts: NewFacts) -> None:
     """Takes the broker's ids of commands from facts, and adopts earlier facts that came under such
-    an id."""
+    an id alone."""
     account_id = prepared.account_id
-    concerned = set()
-    names = list(new_facts.named.items())
-    for fact, order_id in (*new_facts.facts.values(), *new_facts.adopted.values()):
-        if order_id:
-            concerned.add(order_id)
-            if fact.client_order_id and fact.broker_order_id:
-                names.append((fact.client_order_id, fact.broker_order_id))
-    new_facts.named.update(names)
-    senders = _find_senders(account_id, index, names)
-    for each in index.unmatched(account_id):
-        if each.broker_order_id is None:
-            continue
-        sent_as = list(senders.get(each.broker_order_id, ()))
-        for command in index.brokers.get(AccountName(account_id, each.broker_order_id), ()):
-            if command.sent_at:
+    for order_id, facts in new_facts.facts.items():
+        for fact in facts:
+            if order_id and fact.client_order_id and fact.broker_order_id:
+                new_facts.named[fact.client_order_id] = fact.broker_order_id
+    for astray in index.astray.get(account_id, ()):
+        fact = astray.fact
+        sent_as = []
+        for command in _find_commands(fact, account_id, index, new_facts.named):
+            if command.sent_at and command.sent_at <= astray.recorded_at:
                 sent_as.append((command.sent_at, command.order_id))
-        earlier = [sent for sent in sent_as if sent[0] <= each.recorded_at]
-        if earlier and each.key not in new_facts.adopted:
-            _, owner_id = max(earlier)
-            if owner_id in concerned:
-                new_facts.adopted[each.key] = each, owner_id
+        is_adopted = any(fact.key in index.facts.get(owner_id, ()) for _, owner_id in sent_as)
+        if sent_as and not is_adopted:
+            _, owner_id = max(sent_as)
+            if owner_id in new_facts.facts:
+                _admit(fact, owner_id, account_id, index, new_facts)
 
 
-def _find_senders(
-    account_id: IdText, index: LedgerIndex, names: Sequence[tuple[str, str]]
-) -> dict[str, list[tuple[datetime, IdText]]]:
-    """The times and orders of commands that are newly known, by the id that their broker gave."""
-    senders: dict[str, list[tuple[datetime, IdText]]] = {}
-    for client_id, broker_id in names:
-        sent = index.clients.get(AccountName(account_id, client_id))
-        if sent and sent.sent_at and sent.broker_order_id in (None, broker_id):
-            senders.setdefault(broker_id, []).append((sent.sent_at, sent.order_id))
-    return senders
+def _find_commands(
+    fact: Fact, account_id: IdText, index: LedgerIndex, named: Mapping[str, str]
+) -> Iterator[CommandRow]:
+    """Those that the broker gave the fact's id, also just now."""
+    yield from index.brokers.get(AccountName(account_id, fact.broker_order_id or ""), ())
+    for client_id, broker_id in named.items():
+        command = index.clients.get(AccountName(account_id, client_id))
+        if broker_id == fact.broker_order_id and command and command.broker_order_id is None:
+            yield command

@@ -15,9 +15,8 @@ from trading_intents.orders.ledger.booking import (
     Arrivals,
     DerivedOrder,
     TradeChange,
-    exposure_change,
+    count_changes,
     lone_sums,
-    stats_entries,
     trade_row,
 )
 from trading_intents.orders.model import FINAL_STATUSES, OrderStatus, average
@@ -44,7 +43,7 @@ def advance(head: OrderHead, facts: Sequence[Fact], arrivals: Arrivals) -> Deriv
     visible = after != row
     if visible:
         after = _stamped(row, after, facts, now)
-    numbers = {fact.exec_id: arrivals.numbers.get(fact.key, 0) for fact in facts}
+    numbers = {fact.exec_id: arrivals.numbers.get((row.order_id, fact.key), 0) for fact in facts}
     changes = []
     for trade in trades:
         booked = trade_row(after, row.create_seq, trade, None, now)
@@ -55,8 +54,8 @@ def advance(head: OrderHead, facts: Sequence[Fact], arrivals: Arrivals) -> Deriv
         written=visible,
         visible=visible,
         trades=tuple(changes),
-        entries=stats_entries(row, after, changes, head.commands if is_first else (), now),
-        exposure=exposure_change(row, lone_sums(row), lone_sums(after)),
+        counts=count_changes(row, after, changes, head.commands if is_first else (), now),
+        opened=lone_sums(after).plus(lone_sums(row), -1),
     )
 
 

@@ -52,19 +52,25 @@ from trading_intents.orders.ledger.store import (
     parse_covers,
     parse_histories,
     parse_ledger,
+    read_actions,
     read_ledger,
-    read_pasts,
 )
 from trading_intents.orders.model import OrderView
-from trading_intents.orders.positions import PositionRow, from_trades, reopen, take_fee
+from trading_intents.orders.positions import (
+    NOTHING_OPEN,
+    OpenSums,
+    PositionRow,
+    from_trades,
+    reopen,
+    take_fee,
+)
 from trading_intents.prices import store as prices_store
 from trading_intents.prices.model import ReferencePrice
-from trading_intents.stats import store as stats_store
-from trading_intents.stats.model import StatsEntry
+from trading_intents.stats.model import Counted
 from trading_intents.storage.grouped import StatementRunner
-from trading_intents.storage.pipeline import Reply, Statement
+from trading_intents.storage.pipeline import Reply, Statement, json_text
 from trading_intents.stream import log as stream_log
-from trading_intents.stream.model import Event
+from trading_intents.stream.model import SILENT, Event
 from trading_intents.trading import ZERO, FrozenStruct
 
 REBOOK_PAGE = 1_000
@@ -130,9 +136,10 @@ async def record(
     also: Sequence[Statement] = (),
     before: Sequence[Statement] = (),
 ) -> tuple[list[RecordedAccount], list[Reply]]:
-    """One of each account. Locks the orders concerned by id, then positions by account and symbol,
-    and runs what is to be read `also` under these locks; then says what changes. What was seen
-    before changes nothing.
+    """One of each account. Locks the orders concerned by id, reads their symbols' positions, and
+    runs what is to be read `also` under these locks; then says what changes. What was seen before
+    changes nothing. Positions are not locked, since accepts write the same rows: a position that
+    another one writes meanwhile is refused when it is written.
 
     `write_statements` are to be run next, `publish_statements` last before the commit.
     """
@@ -150,8 +157,8 @@ async def record(
         news.append((each, new_facts, advanced))
         whole |= advanced.whole
     if whole:
-        (pasts,) = await tx.run([read_pasts(whole)])
-        index.histories = parse_histories(pasts, index.heads)
+        (actions,) = await tx.run([read_actions(whole)])
+        index.histories = parse_histories(actions, index.heads)
     if index.uncovered:
         (covers,) = await tx.run([READ_COVERS])
         index.covers = parse_covers(covers)
@@ -169,11 +176,9 @@ async def _book(
     pacer: Pacer,
 ) -> RecordedAccount:
     account_ref = prepared.account_ref
-    for order_id in advanced.whole:
-        new_facts.drop(index.histories[order_id].facts)
     derived = await _derive_groups(prepared, new_facts, advanced, index, pacer)
     changes: list[TradeChange] = []
-    conflicts = [*new_facts.conflicts.values()]
+    conflicts = [*new_facts.conflicts]
     resurrected = set()
     for order in derived:
         if order.resurrected:
@@ -187,7 +192,15 @@ async def _book(
     positions = await _book_positions(tx, account_ref, index, steps)
     balance = account_balance(account_ref, prepared.balance, index.now)
     derived = with_protection(derived, positions, index)
-    events = await _collect_events(account_ref, derived, positions, index.now, pacer)
+    events = await _collect_events(account_ref, new_facts, derived, pacer)
+    for position in positions:
+        if position.visible:
+            day = day_of(index.now)
+            event = position_event(position.row, account_ref.environment, account_ref.broker, day)
+            events.append((event, None))
+    for fact in new_facts.facts.get(None, ()):
+        symbol = prepared.events[new_facts.numbers[None, fact.key]].symbol or ""
+        events.append((_silent_event(account_ref, symbol, None, [fact]), None))
     if balance:
         events.append((balance_event(balance), None))
     reports = [event for event in prepared.events if event.kind is EventKind.POSITION]
@@ -210,36 +223,22 @@ async def _book(
 
 
 def write_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
-    """Writes facts, the commands' broker ids, orders, positions and balances of all accounts."""
-    facts = []
-    matched: dict[AccountName, IdText] = {}
+    """Writes the commands' broker ids, orders and balances of all accounts."""
     named: dict[AccountName, str] = {}
     orders = []
-    new_positions: list[PositionRow] = []
-    positions: list[PositionRow] = []
     balances = []
     for each in recorded:
-        account_id, organization_id = each.account_ref.id_texts
-        for fact, order_id in each.new_facts.facts.values():
-            facts.append((account_id, organization_id, order_id, fact))
-        for key, (_, owner_id) in each.new_facts.adopted.items():
-            matched[AccountName(account_id, key)] = owner_id
+        account_id, _ = each.account_ref.id_texts
         for client_id, broker_id in each.new_facts.named.items():
             named[AccountName(account_id, client_id)] = broker_id
         for order in each.orders.values():
             if order.written:
                 orders.append(order.row)
-        for change in each.positions:
-            (new_positions if change.is_new else positions).append(change.row)
         if each.balance:
             balances.append(each.balance)
     statements: list[Statement] = []
-    _write(statements, written.insert_facts, facts)
-    _write(statements, written.match_facts, matched)
     _write(statements, written.name_commands, named)
     _write(statements, written.write_orders, orders)
-    _write(statements, written.insert_positions, new_positions)
-    _write(statements, written.write_positions, positions)
     _write(statements, balances_store.write_balances, balances)
     return statements
 
@@ -251,20 +250,14 @@ def _write(statements: list[Statement], write: Callable[[Rows], Statement], rows
 
 
 def publish_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
-    """The last statements before the commit: stats, reference prices and exposures, then the
+    """The last statements before the commit: reference prices and holdings, then the
     organizations' stream heads, and the trades by their seqs."""
-    entries: list[StatsEntry] = []
     prices = []
-    exposures = []
     published: list[tuple[Event, IdText | None]] = []
     for each in recorded:
         published += each.events
         for price in each.prices:
             prices.append((each.account_ref, price))
-        for order in each.orders.values():
-            entries += order.entries
-            if order.exposure:
-                exposures.append(order.exposure)
     # How far the events of trades are below their organizations' new heads.
     below: dict[IdText, int] = {}
     later = Counter[str]()
@@ -277,36 +270,78 @@ def publish_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
         for change in each.trades:
             trades.append((change.after, below.get(change.after.trade_id)))
     statements: list[Statement] = []
-    _write(statements, stats_store.insert_entries, entries)
     _write(statements, prices_store.write_prices, newest_prices(prices))
-    _write(statements, written.change_exposures, exposures)
+    _write(statements, written.write_holdings, _changed_holdings(recorded))
     _write(statements, stream_log.appending, [event for event, _ in published])
     _write(statements, written.write_trades, trades)
     return statements
 
 
+def _changed_holdings(
+    recorded: Sequence[RecordedAccount],
+) -> list[tuple[PositionRow, OpenSums]]:
+    positions: dict[AccountName, PositionRow] = {}
+    opened: dict[AccountName, OpenSums] = {}
+    for each in recorded:
+        for order in each.orders.values():
+            if order.opened != NOTHING_OPEN:
+                name = AccountName(order.row.account_id, order.row.symbol)
+                positions.setdefault(name, unbooked(each.account_ref, name.name))
+                opened[name] = opened.get(name, NOTHING_OPEN).plus(order.opened)
+        for change in each.positions:
+            positions[AccountName(change.row.account_id, change.row.symbol)] = change.row
+    return [(row, opened.get(name, NOTHING_OPEN)) for name, row in positions.items()]
+
+
 async def _collect_events(
     account_ref: AccountRef,
+    new_facts: NewFacts,
     derived: Sequence[DerivedOrder],
-    positions: Sequence[PositionChange],
-    now: datetime,
     pacer: Pacer,
 ) -> list[tuple[Event, IdText | None]]:
-    """The stream events of orders, trades and positions, with the trade that each reports."""
+    """The stream events of orders and trades, with the trade that each reports. An order's first
+    one has its new facts, and what is counted of it."""
     events: list[tuple[Event, IdText | None]] = []
     for order in derived:
         await pacer.pause_if_due()
+        first = len(events)
         if order.visible:
             events.append((order_event(order.row, order.is_unprotected), None))
         for change in sorted(order.trades, key=lambda change: change.event_number):
             if change.is_published:
                 events.append((trade_event(order.row, change.after), change.after.trade_id))
-    environment = account_ref.environment
-    for position in positions:
-        if position.visible:
-            event = position_event(position.row, environment, account_ref.broker, day_of(now))
-            events.append((event, None))
+        order_id = order.row.order_id
+        facts = new_facts.facts.get(order_id, ())
+        if (facts or order.counts) and len(events) == first:
+            events.append((_silent_event(account_ref, order.row.symbol, order_id), None))
+        if len(events) > first:
+            event, trade_id = events[first]
+            event = replace(event, facts=_maybe_json(facts), counts=_maybe_json(order.counts))
+            events[first] = event, trade_id
     return events
+
+
+def _silent_event(
+    account_ref: AccountRef,
+    symbol: str,
+    order_id: IdText | None,
+    facts: Sequence[Fact] = (),
+) -> Event:
+    """For what changes nothing that is shown."""
+    account_id, organization_id = account_ref.id_texts
+    return Event(
+        organization_id=organization_id,
+        account_id=account_id,
+        environment=account_ref.environment,
+        symbol=symbol,
+        payload=SILENT,
+        order_id=order_id,
+        facts=_maybe_json(facts),
+    )
+
+
+def _maybe_json(rows: Sequence[Fact | Counted]) -> str | None:
+    return json_text(rows) if rows else None
 
 
 async def _derive_groups(
@@ -318,18 +353,12 @@ async def _derive_groups(
 ) -> list[DerivedOrder]:
     """Those that were read whole, each with its group: what happens to an entry may change its
     legs; with those that were advanced, by id."""
-    by_order: dict[IdText, list[Fact]] = {order_id: [] for order_id in advanced.whole}
-    for fact, order_id in (*new_facts.facts.values(), *new_facts.adopted.values()):
-        if order_id in by_order:
-            by_order[order_id].append(fact)
-    for order_id, facts in by_order.items():
-        history = index.histories[order_id]
-        index.histories[order_id] = replace(history, facts=(*history.facts, *facts))
-    arrivals = Arrivals(
-        new_facts.facts.keys() | new_facts.adopted.keys(), new_facts.numbers, index.now
-    )
+    for order_id in advanced.whole:
+        news = tuple(new_facts.facts.get(order_id, ()))
+        index.histories[order_id] = replace(index.histories[order_id], news=news)
+    arrivals = Arrivals(new_facts.numbers, index.now)
     derived = []
-    entries = {index.entry_of(order_id) for order_id in by_order}
+    entries = {index.entry_of(order_id) for order_id in advanced.whole}
     for entry_id in sorted(entries | advanced.orders.keys()):
         if entry_id in advanced.orders:
             derived.append(advanced.orders[entry_id])
@@ -351,9 +380,9 @@ def _steps_by_symbol(
     for number, event in enumerate(prepared.events):
         if event.kind is EventKind.POSITION:
             steps[event.symbol or ""].append((number, event))
-    for fact, _ in new_facts.facts.values():
+    for fact in new_facts.facts.get(None, ()):
         if fact.kind is FactKind.FEE:
-            number = new_facts.numbers[fact.key]
+            number = new_facts.numbers[None, fact.key]
             event = prepared.events[number]
             steps[event.symbol or ""].append((number, event))
     return steps
@@ -368,23 +397,23 @@ async def _book_positions(
     """The changed positions. A report of quantity 0 makes no position of a symbol that was never
     held or traded."""
     booked = []
-    account_id, organization_id = account_ref.id_texts
     for symbol, of_symbol in sorted(steps.items()):
-        row = index.positions.get(AccountName(account_id, symbol))
-        is_new = row is None
-        if row is None:
-            if not any(isinstance(step, TradeChange) or step.quantity for _, step in of_symbol):
-                continue
-            row = PositionRow(
-                account_id=account_id,
-                organization_id=organization_id,
-                symbol=symbol,
-                received_at=index.now,
-            )
+        row = unbooked(account_ref, symbol)
+        row = index.positions.get(AccountName(row.account_id, symbol), row)
+        is_new = row.received_at is None
+        if is_new and not any(
+            isinstance(step, TradeChange) or step.quantity for _, step in of_symbol
+        ):
+            continue
         after = await _book_symbol(tx, index.now, row, of_symbol)
-        if after != row or is_new:
-            booked.append(position_change(row, after, is_new, index.now))
+        if is_new or after != row:
+            booked.append(position_change(row, after, index.now))
     return booked
+
+
+def unbooked(account_ref: AccountRef, symbol: str) -> PositionRow:
+    account_id, organization_id = account_ref.id_texts
+    return PositionRow(account_id=account_id, organization_id=organization_id, symbol=symbol)
 
 
 async def _book_symbol(

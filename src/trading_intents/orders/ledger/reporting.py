@@ -46,9 +46,9 @@ def _count(recorded: RecordedAccount, metrics: Metrics) -> None:
     if fills:
         metrics.fills.labels(broker, environment).inc(len(fills))
     for order in recorded.orders.values():
-        for entry in order.entries:
-            if entry.measure is Measure.ACK_MILLIS:
+        for count in order.counts:
+            if count.measure is Measure.ACK_MILLIS:
                 metrics.orders.labels(broker, environment).inc()
-            is_end = entry.measure is Measure.FINISHED and entry.amount > 0
-            if is_end and entry.key == OrderStatus.REJECTED:
+            is_end = count.measure is Measure.FINISHED and count.amount > 0
+            if is_end and count.key == OrderStatus.REJECTED:
                 metrics.order_rejects.labels(broker, environment).inc()

@@ -32,8 +32,8 @@ class AccountName(NamedTuple):
 
 
 class ConcernedNames(NamedTuple):
-    """The names in events and facts by which their orders are found, and the symbols whose
-    positions are reported."""
+    """The names in events and facts by which their orders are found, the keys of facts that may
+    belong to none, and the symbols whose positions are reported."""
 
     order_ids: set[IdText]
     client_order_ids: set[AccountName]
@@ -45,8 +45,7 @@ class ConcernedNames(NamedTuple):
 _NAMES = {"account_id": "uuid", "name": "text"}
 _FIRST = RowParameters(_NAMES)
 _SECOND = RowParameters(_NAMES, 3)
-_THIRD = RowParameters(_NAMES, 5)
-_FOURTH = RowParameters(_NAMES, 8)
+_THIRD = RowParameters(_NAMES, 6)
 # The orders of `named`, the entries of their symbols that may be unprotected, and those that their
 # brokers link to them: they are locked and derived together.
 WITH_LINKED = """
@@ -76,7 +75,7 @@ WITH_LINKED = """
 # (decision 0039). What was locked is kept for the statements that follow in the same transaction,
 # which each see what was committed before them.
 _NAMED = f"""
-            SELECT unnest($7::text::uuid[])
+            SELECT unnest($5::text::uuid[])
             UNION
             SELECT found.order_id FROM {_FIRST.rows} AS asked
             CROSS JOIN LATERAL (
@@ -94,13 +93,6 @@ _NAMED = f"""
             UNION
             SELECT found.order_id FROM {_THIRD.rows} AS asked
             CROSS JOIN LATERAL (
-                SELECT order_id FROM facts
-                WHERE account_id = asked.account_id AND key = asked.name
-                    AND order_id IS NOT NULL OFFSET 0
-            ) AS found
-            UNION
-            SELECT found.order_id FROM {_FOURTH.rows} AS asked
-            CROSS JOIN LATERAL (
                 SELECT order_id FROM orders
                 WHERE account_id = asked.account_id AND symbol BETWEEN asked.name AND asked.name
                     AND uncovered_since IS NOT NULL
@@ -117,7 +109,17 @@ _LOCK_ORDERS = f"""
     ) AS held
 """  # noqa: S608 - our own constants
 _LOCKED = "current_setting('trading_intents.locked_orders')::uuid[]"
-# Commands by the broker's order id, facts that had no order under it, and facts by their keys.
+_ASTRAY = """
+    SELECT json_build_object('fact', json_build_object('account_id', r.account_id,
+        'recorded_at', r.at, 'fact', r.facts -> 0))::text FROM {asked} AS asked
+    CROSS JOIN LATERAL (
+        SELECT account_id, at, facts FROM reports
+        WHERE account_id = asked.account_id AND facts -> 0 ->> '{name}' = asked.name
+            AND order_id IS NULL AND facts IS NOT NULL
+        OFFSET 0
+    ) AS r
+"""
+# Commands by the broker's order id, facts that had no order under it, and such facts by their keys.
 _FIND = f"""
     SELECT json_build_object('command', c)::text FROM {_FIRST.rows} AS asked
     CROSS JOIN LATERAL (
@@ -125,34 +127,25 @@ _FIND = f"""
         WHERE account_id = asked.account_id AND broker_order_id BETWEEN asked.name AND asked.name
         ORDER BY broker_order_id
     ) AS c
-    UNION ALL
-    SELECT json_build_object('fact', f)::text FROM {_FIRST.rows} AS asked
-    CROSS JOIN LATERAL (
-        SELECT * FROM facts
-        WHERE account_id = asked.account_id AND order_id IS NULL AND client_order_id IS NULL
-          AND broker_order_id BETWEEN asked.name AND asked.name
-        ORDER BY broker_order_id
-    ) AS f
-    UNION ALL
-    SELECT json_build_object('fact', f)::text FROM {_SECOND.rows} AS asked
-    CROSS JOIN LATERAL (
-        SELECT * FROM facts WHERE account_id = asked.account_id AND key = asked.name OFFSET 0
-    ) AS f
+    UNION ALL {_ASTRAY.format(asked=_FIRST.rows, name="broker_order_id")}
+    UNION ALL {_ASTRAY.format(asked=_SECOND.rows, name="key")}
 """  # noqa: S608 - our own constants
 _READ_HEADS = f"""
     SELECT json_build_object('row', o,
         'commands', (SELECT coalesce(json_agg(c), '[]') FROM commands c
             WHERE c.order_id = o.order_id),
         'trades', (SELECT coalesce(json_agg(t ORDER BY t.booking), '[]') FROM trades t
-            WHERE t.order_id = o.order_id)
+            WHERE t.order_id = o.order_id),
+        'facts', (SELECT coalesce(json_agg(fact ORDER BY r.seq, number), '[]')
+            FROM reports r CROSS JOIN json_array_elements(r.facts)
+                WITH ORDINALITY AS seen (fact, number)
+            WHERE r.order_id = o.order_id AND r.facts IS NOT NULL)
     )::text
     FROM orders o WHERE o.order_id = ANY ({_LOCKED}) ORDER BY o.order_id
 """  # noqa: S608 - our own constants
 # What is read of orders of which heads and news do not say enough.
-_READ_PASTS = """
+_READ_ACTIONS = """
     SELECT json_build_object('order_id', asked.order_id,
-        'facts', (SELECT coalesce(json_agg(f), '[]') FROM facts f
-            WHERE f.order_id = asked.order_id),
         'actions', (SELECT json_agg(a ORDER BY a.seq) FROM (
             SELECT seq, action_id, action_type, record::json FROM actions
             WHERE intent_id = asked.order_id
@@ -160,65 +153,69 @@ _READ_PASTS = """
     )::text
     FROM unnest($1::text::uuid[]) AS asked (order_id)
 """
-_LOCK_POSITIONS = f"""
-    SELECT row_to_json(p)::text
+_READ_POSITIONS = f"""
+    SELECT row_to_json(h)::text
     FROM (
-        SELECT account_id, symbol FROM (
-            SELECT account_id, symbol FROM orders WHERE order_id = ANY ({_LOCKED})
-            UNION
-            SELECT account_id, name FROM {_FIRST.rows} AS asked
-        ) AS asked
-        ORDER BY account_id, symbol OFFSET 0  -- in this order they are locked
+        SELECT organization_id, account_id, symbol FROM orders WHERE order_id = ANY ({_LOCKED})
+        UNION
+        SELECT a.organization_id, a.id, asked.name FROM {_FIRST.rows} AS asked
+        CROSS JOIN LATERAL (
+            SELECT id, organization_id FROM accounts WHERE id = asked.account_id OFFSET 0
+        ) AS a
     ) AS asked
     CROSS JOIN LATERAL (
-        SELECT * FROM positions WHERE account_id = asked.account_id AND symbol = asked.symbol
-        FOR UPDATE
-    ) AS p
+        SELECT * FROM holdings
+        WHERE organization_id = asked.organization_id AND account_id = asked.account_id
+            AND symbol = asked.symbol OFFSET 0
+    ) AS h
 """  # noqa: S608 - our own constants
-# Of the symbols of locked entries, under the locks of their positions.
+# Of the symbols of locked entries.
 READ_COVERS = Statement(COVERS.format(named=f"order_id = ANY ({_LOCKED})"))
 
 
 def read_ledger(names: ConcernedNames) -> list[Statement]:
-    """Locks the orders by id, then their positions and those that are reported; reads all that the
-    booking of common orders needs."""
+    """Locks the orders by id; reads all that the booking of common orders needs, their positions
+    and those that are reported too. Positions come before what was recorded of others under the
+    same keys: if that comes in between, the position is another one when it is written."""
     clients = _FIRST.pack(names.client_order_ids)
     brokers = _FIRST.pack(names.broker_order_ids)
     keys = _FIRST.pack(names.keys)
     symbols = _FIRST.pack(names.symbols)
     order_ids = array_text(names.order_ids)
     return [
-        Statement(_LOCK_ORDERS, clients + brokers + keys + (order_ids,) + symbols),
+        Statement(_LOCK_ORDERS, clients + brokers + (order_ids,) + symbols),
+        Statement(_READ_POSITIONS, symbols),
         Statement(_FIND, brokers + keys),
         Statement(_READ_HEADS),
-        Statement(_LOCK_POSITIONS, symbols),
         Statement("SELECT to_json(clock_timestamp())::text"),
     ]
 
 
-class StoredFact(Fact, kw_only=True):
+class AstrayFact(FrozenStruct):
+    """A fact of no order of ours, as far as was known."""
+
     account_id: IdText
-    order_id: IdText | None
     recorded_at: datetime
+    fact: Fact
 
 
 class _Found(msgspec.Struct):
     command: CommandRow | None = None
-    fact: StoredFact | None = None
+    fact: AstrayFact | None = None
 
 
 class Ledger(NamedTuple):
     """The rows that were locked and read; commands beside those of the orders that are locked."""
 
     commands: list[CommandRow]
-    facts: list[StoredFact]
+    facts: list[AstrayFact]
     heads: dict[IdText, OrderHead]
     positions: dict[AccountName, PositionRow]
     now: datetime
 
 
 def parse_ledger(replies: Sequence[Reply]) -> Ledger:
-    _, found, heads, positions, clock = replies
+    _, positions, found, heads, clock = replies
     [now] = clock.parse(datetime)
     ledger = Ledger([], [], {}, {}, now)
     for match in found.parse(_Found):
@@ -233,23 +230,20 @@ def parse_ledger(replies: Sequence[Reply]) -> Ledger:
     return ledger
 
 
-class _Past(FrozenStruct):
+class _OrderActions(FrozenStruct):
     order_id: IdText
-    facts: tuple[Fact, ...]
     actions: tuple[Action, ...]
 
 
-def read_pasts(order_ids: Iterable[IdText]) -> Statement:
-    return Statement(_READ_PASTS, (array_text(order_ids),))
+def read_actions(order_ids: Iterable[IdText]) -> Statement:
+    return Statement(_READ_ACTIONS, (array_text(order_ids),))
 
 
 def parse_histories(reply: Reply, heads: Mapping[IdText, OrderHead]) -> dict[IdText, OrderHistory]:
     histories = {}
-    for past in reply.parse(_Past):
-        head = heads[past.order_id]
-        histories[past.order_id] = OrderHistory(
-            **asdict(head), facts=past.facts, actions=past.actions
-        )
+    for each in reply.parse(_OrderActions):
+        head = heads[each.order_id]
+        histories[each.order_id] = OrderHistory(**asdict(head), actions=each.actions)
     return histories
 
 

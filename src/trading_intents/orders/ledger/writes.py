@@ -6,11 +6,8 @@ from operator import attrgetter
 
 from msgspec.structs import astuple
 
-from trading_intents.ids import IdText
-from trading_intents.orders.facts import Fact
-from trading_intents.orders.ledger.booking import ExposureChange
 from trading_intents.orders.ledger.store import AccountName
-from trading_intents.orders.positions import PositionRow
+from trading_intents.orders.positions import OpenSums, PositionRow
 from trading_intents.orders.store import OrderRow, TradeRow
 from trading_intents.storage.pipeline import RowParameters, Statement, column_types
 
@@ -18,39 +15,6 @@ from trading_intents.storage.pipeline import RowParameters, Statement, column_ty
 def _assign(names: Iterable[str]) -> str:
     """For an UPDATE from the rows `n`."""
     return ", ".join(f"{name} = n.{name}" for name in names)
-
-
-_FACT_TYPES = column_types(Fact, "arrival")
-_FACTS = RowParameters(
-    {"account_id": "uuid", "organization_id": "uuid", "order_id": "uuid"} | _FACT_TYPES
-)
-_fact_values = attrgetter(*_FACT_TYPES)
-_INSERT_FACTS = f"""
-    INSERT INTO facts ({_FACTS.columns}, recorded_at)
-    SELECT {_FACTS.columns}, clock_timestamp() FROM {_FACTS.rows} AS n
-    ORDER BY order_id IS NOT NULL, CASE WHEN order_id IS NULL THEN key END, ordinality
-"""  # noqa: S608 - our own constants
-
-
-def insert_facts(facts: Sequence[tuple[IdText, IdText, IdText | None, Fact]]) -> Statement:
-    """Each: account, organization, its order if it has one, the fact. A key that was inserted
-    meanwhile is refused."""
-    rows = [(*ids, *_fact_values(fact)) for *ids, fact in facts]
-    return Statement(_INSERT_FACTS, _FACTS.pack(rows))
-
-
-_OWNERS = RowParameters({"account_id": "uuid", "key": "text", "order_id": "uuid"})
-_MATCH_FACTS = f"""
-    UPDATE facts f SET order_id = n.order_id FROM {_OWNERS.rows} AS n
-    WHERE f.account_id = n.account_id AND f.key = n.key AND f.order_id IS NULL
-      AND {_OWNERS.any_of("f", "account_id", "key")}
-"""  # noqa: S608 - our own constants
-
-
-def match_facts(owners: Mapping[AccountName, IdText]) -> Statement:
-    """Assigns facts without an order, by their keys, to the orders that they belong to."""
-    rows = [(*name, owner) for name, owner in owners.items()]
-    return Statement(_MATCH_FACTS, _OWNERS.pack(rows))
 
 
 _NAMED = RowParameters({"account_id": "uuid", "client_order_id": "text", "broker_order_id": "text"})
@@ -98,43 +62,27 @@ def write_orders(orders: Sequence[OrderRow]) -> Statement:
     return Statement(_UPDATE_ORDERS, _ORDERS.pack(map(_order_values, orders)))
 
 
-_POSITIONS = RowParameters(column_types(PositionRow))
-_INSERT_POSITIONS = f"""
-    INSERT INTO positions ({_POSITIONS.columns})
-    SELECT {_POSITIONS.columns} FROM {_POSITIONS.rows} AS n ORDER BY account_id, symbol
-"""  # noqa: S608 - our own constants
-_UPDATE_POSITIONS = f"""
-    UPDATE positions p SET {_assign(PositionRow.__struct_fields__)}
-    FROM {_POSITIONS.rows} AS n WHERE p.account_id = n.account_id AND p.symbol = n.symbol
-      AND {_POSITIONS.any_of("p", "account_id", "symbol")}
-"""  # noqa: S608 - our own constants
-
-
-def insert_positions(positions: Sequence[PositionRow]) -> Statement:
-    """A position that was inserted meanwhile is refused."""
-    return Statement(_INSERT_POSITIONS, _POSITIONS.pack(map(astuple, positions)))
-
-
-def write_positions(positions: Sequence[PositionRow]) -> Statement:
-    return Statement(_UPDATE_POSITIONS, _POSITIONS.pack(map(astuple, positions)))
-
-
-_EXPOSURES = RowParameters(column_types(ExposureChange))
-_CHANGE_EXPOSURES = f"""
-    INSERT INTO exposures AS e ({_EXPOSURES.columns})
-    SELECT account_id, symbol, organization_id, sum(open_orders), sum(open_buy), sum(open_sell)
-    FROM {_EXPOSURES.rows} AS n GROUP BY account_id, symbol, organization_id
-    HAVING (sum(open_orders), sum(open_buy), sum(open_sell)) <> (0, 0, 0)
+_OPEN_TYPES = {"open_orders": "bigint", "open_buy": "numeric", "open_sell": "numeric"}
+_HOLDINGS = RowParameters(column_types(PositionRow) | _OPEN_TYPES)
+_KEPT = "{0} = CASE excluded.revision WHEN 0 THEN h.{0} ELSE excluded.{0} END"
+_BOOKED = column_types(PositionRow, "account_id", "symbol", "organization_id", "revision")
+_WRITE_HOLDINGS = f"""
+    INSERT INTO holdings AS h ({_HOLDINGS.columns})
+    SELECT {_HOLDINGS.columns} FROM {_HOLDINGS.rows} AS n
     ORDER BY account_id, symbol COLLATE "C"  -- in this order they are locked
-    ON CONFLICT (account_id, symbol) DO UPDATE
-    SET open_orders = e.open_orders + excluded.open_orders,
-        open_buy = e.open_buy + excluded.open_buy, open_sell = e.open_sell + excluded.open_sell
+    ON CONFLICT (organization_id, account_id, symbol) DO UPDATE
+    SET {", ".join(f"{name} = h.{name} + excluded.{name}" for name in _OPEN_TYPES)},
+        revision = CASE excluded.revision WHEN 0 THEN h.revision
+            ELSE next_revision(h.revision, excluded.revision) END,
+        {", ".join(map(_KEPT.format, _BOOKED))}
 """  # noqa: S608 - our own constants
 
 
-def change_exposures(changes: Sequence[ExposureChange]) -> Statement:
-    """Adds differences to the sums of open orders."""
-    return Statement(_CHANGE_EXPOSURES, _EXPOSURES.pack(map(astuple, changes)))
+def write_holdings(holdings: Iterable[tuple[PositionRow, OpenSums]]) -> Statement:
+    """Writes positions, but those whose `revision` is 0, and adds differences to what is open. A
+    position that was written since it was read is refused."""
+    rows = [(*astuple(row), *opened) for row, opened in holdings]
+    return Statement(_WRITE_HOLDINGS, _HOLDINGS.pack(rows))
 
 
 _TRADE_TYPES = column_types(TradeRow, "booking", "seq")

@@ -622,26 +622,6 @@ CREATE POLICY worker ON daily_baselines TO ti_worker USING (true);
 GRANT SELECT, INSERT, UPDATE, DELETE ON daily_baselines TO ti_service;
 GRANT SELECT, INSERT, UPDATE ON daily_baselines TO ti_worker;
 
--- What is open of an account's symbol: orders, and their unfilled quantities by side. Of two
--- versions of an order the larger counts. Who changes an order changes this in the same
--- transaction.
-CREATE TABLE exposures (
-    account_id uuid NOT NULL,
-    symbol text COLLATE "C" NOT NULL,
-    organization_id uuid NOT NULL,
-    open_orders bigint NOT NULL,
-    open_buy numeric NOT NULL,
-    open_sell numeric NOT NULL,
-    PRIMARY KEY (account_id, symbol)
-) WITH (fillfactor = 20);
-ALTER TABLE exposures ENABLE ROW LEVEL SECURITY;
-ALTER TABLE exposures FORCE ROW LEVEL SECURITY;
-CREATE POLICY service ON exposures TO ti_service
-    USING (organization_id = ANY ((SELECT current_organizations())::uuid[]));
-CREATE POLICY worker ON exposures TO ti_worker USING (true);
-GRANT SELECT, INSERT, UPDATE ON exposures TO ti_service, ti_worker;
-GRANT DELETE ON exposures TO ti_worker;
-
 -- Halts of an organization (no account_id) or of an account, kept for ever: who stopped trading,
 -- why, and who let it go on. The totals are counted from orders and positions as they are. No
 -- foreign keys: a halt may begin in a transaction that holds orders, and accounts are locked before
@@ -748,11 +728,13 @@ GRANT SELECT, INSERT ON stream_heads TO ti_service, ti_worker;
 GRANT UPDATE (seq) ON stream_heads TO ti_service, ti_worker;
 
 -- The journal is `actions`, what was asked, and these: what was reported of one order in a
--- transaction, or of an account or the organization, whose id it has then in place of an account's. `seq` is that of the
--- last message and `count` how many there are; `events` has them one after the other. Appended to
--- and read by seq, kept for ever; nobody may change one. The key has `day` so that a grown table can
--- become a partition by days. No foreign keys: the rows it speaks of are written in the same
--- transaction and have them.
+-- transaction, or of an account or the organization, whose id it has then in place of an account's.
+-- `seq` is that of the last message and `count` how many there are; `events` has them one after the
+-- other, and `facts` what was seen that was not recorded of the order before, in the order in which
+-- it came. A fact of no order of ours, or a fee, has a report of its own. `counts` is what stats count
+-- of it: measure, key, amount, and when, if that is not `at`. Appended to and read by seq, kept for ever; nobody may change one. The key has `day` so that a grown table can become a
+-- partition by days. No foreign keys: the rows it speaks of are written in the same transaction and
+-- have them.
 CREATE TABLE reports (
     organization_id uuid NOT NULL,
     seq seq_number NOT NULL,
@@ -763,9 +745,18 @@ CREATE TABLE reports (
     at timestamptz NOT NULL,
     symbol text NOT NULL,
     environment environment NOT NULL,
+    facts json,
+    counts json,
     events bytea NOT NULL,
     PRIMARY KEY (organization_id, seq, day)
 );
+CREATE INDEX reports_by_order ON reports (order_id, seq) WHERE facts IS NOT NULL;
+-- Facts without an order: by their keys, and by the broker's id, under which alone something may be
+-- reported before we know that it is ours.
+CREATE INDEX reports_by_key ON reports (account_id, (facts -> 0 ->> 'key'))
+WHERE order_id IS NULL AND facts IS NOT NULL;
+CREATE INDEX reports_astray ON reports (account_id, (facts -> 0 ->> 'broker_order_id'))
+WHERE order_id IS NULL AND facts IS NOT NULL;
 ALTER TABLE reports ENABLE ROW LEVEL SECURITY;
 ALTER TABLE reports FORCE ROW LEVEL SECURITY;
 CREATE POLICY service ON reports TO ti_service
@@ -946,10 +937,10 @@ GRANT SELECT, DELETE ON refusals TO ti_worker;
 
 -- Stats: what each account did, counted in buckets of time.
 
--- How far the account's log is counted. Apart from account_heads, whose rows every submit updates.
+-- How far the organization's journal is counted. Apart from stream_heads, whose rows every append
+-- updates.
 CREATE TABLE stats_heads (
-    account_id uuid PRIMARY KEY REFERENCES accounts,
-    organization_id uuid NOT NULL,
+    organization_id uuid PRIMARY KEY REFERENCES organizations,
     rolled_seq bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 ALTER TABLE stats_heads ENABLE ROW LEVEL SECURITY;
@@ -983,8 +974,8 @@ GRANT SELECT, INSERT ON stats_buckets TO ti_service, ti_worker;
 GRANT UPDATE (amount) ON stats_buckets TO ti_service, ti_worker;
 GRANT DELETE ON stats_buckets TO ti_worker;
 
--- What is counted and not in the buckets yet: a worker adds it, and removes it here, in one
--- transaction.
+-- What was refused, which the journal does not have, and is not in the buckets yet: a worker adds it,
+-- and removes it here, in one transaction.
 CREATE TABLE stats_entries (
     account_id uuid NOT NULL,
     organization_id uuid NOT NULL,
@@ -1002,8 +993,7 @@ CREATE POLICY worker ON stats_entries TO ti_worker USING (true);
 GRANT SELECT, INSERT ON stats_entries TO ti_service, ti_worker;
 GRANT DELETE, UPDATE ON stats_entries TO ti_worker;
 
--- The ledger: commands on their way to a broker, the facts seen of each order, and the trades and
--- positions that they make.
+-- The ledger: commands on their way to a broker, and the trades and positions that reports make.
 
 -- A command from the moment its send is marked; a CANCEL has a row for each attempt. Once sent_at
 -- is set it may have been sent, and is looked up: while unclear_at says that its answer was lost,
@@ -1037,43 +1027,6 @@ CREATE POLICY service ON commands FOR SELECT TO ti_service
 CREATE POLICY worker ON commands TO ti_worker USING (true);
 GRANT SELECT ON commands TO ti_service;
 GRANT SELECT, INSERT, UPDATE ON commands TO ti_worker;
-
--- What was seen of an order, each once. Without an order_id it is about one that we did not send.
-CREATE TABLE facts (
-    account_id uuid NOT NULL,
-    key text NOT NULL,
-    order_id uuid,
-    organization_id uuid NOT NULL,
-    arrival bigint GENERATED ALWAYS AS IDENTITY,
-    kind text NOT NULL,
-    client_order_id text,
-    broker_order_id text,
-    replaces text,
-    exec_id text,
-    quantity numeric,
-    price numeric,
-    fee numeric,
-    cum_quantity numeric,
-    average_price numeric,
-    venue_time timestamptz,
-    reason text,
-    detail text,
-    recorded_at timestamptz NOT NULL,
-    PRIMARY KEY (account_id, key)
-);
-CREATE INDEX facts_by_order ON facts (order_id) WHERE order_id IS NOT NULL;
--- Reported under the broker's id alone, before we knew that it is ours.
-CREATE INDEX facts_astray ON facts (account_id, broker_order_id)
-WHERE order_id IS NULL AND client_order_id IS NULL;
-ALTER TABLE facts ENABLE ROW LEVEL SECURITY;
-ALTER TABLE facts FORCE ROW LEVEL SECURITY;
-CREATE POLICY service ON facts FOR SELECT TO ti_service
-    USING (organization_id = ANY ((SELECT current_organizations())::uuid[]));
-CREATE POLICY worker ON facts TO ti_worker USING (true);
-GRANT SELECT ON facts TO ti_service;
-GRANT SELECT, INSERT ON facts TO ti_worker;
--- A fact never changes; only whose it is can turn out later.
-GRANT UPDATE (order_id) ON facts TO ti_worker;
 
 -- `seq` is that of the stream's message that showed the trade last, `booking` its rank among the
 -- symbol's trades for ever. A busted trade, or a gap that real executions filled, stays with
@@ -1116,13 +1069,20 @@ CREATE POLICY worker ON trades TO ti_worker USING (true);
 GRANT SELECT ON trades TO ti_service;
 GRANT SELECT, INSERT, UPDATE ON trades TO ti_worker;
 
--- At average cost, from the opening (what was held before our first trade) and our trades.
--- broker_quantity is what the broker last reported, under broker_key at broker_sent_at; differs
--- says whether the two do not agree, NULL before a report.
-CREATE TABLE positions (
-    account_id uuid NOT NULL,
-    symbol text NOT NULL,
+-- A symbol in an account. First what is open of it: orders, and their unfilled quantities by side; of
+-- two versions of an order the larger counts. Who changes an order adds the difference in the same
+-- transaction. Then the position, which recordings alone write: at average cost, from the opening
+-- (what was held before our first trade) and our trades. broker_quantity is what the broker last
+-- reported, under broker_key at broker_sent_at; differs says whether the two do not agree, NULL before
+-- a report. received_at is NULL until a position is first booked: readers of positions skip the row.
+CREATE TABLE holdings (
     organization_id uuid NOT NULL,
+    account_id uuid NOT NULL,
+    symbol text COLLATE "C" NOT NULL,
+    open_orders bigint NOT NULL DEFAULT 0,
+    open_buy numeric NOT NULL DEFAULT 0,
+    open_sell numeric NOT NULL DEFAULT 0,
+    revision bigint NOT NULL DEFAULT 0,  -- how often the position was written
     quantity numeric NOT NULL DEFAULT 0,
     open_cost numeric NOT NULL DEFAULT 0,
     realized_pnl numeric NOT NULL DEFAULT 0,
@@ -1140,16 +1100,31 @@ CREATE TABLE positions (
     broker_key text,
     broker_sent_at timestamptz,
     differs boolean,
-    received_at timestamptz NOT NULL,
-    PRIMARY KEY (account_id, symbol)
-) WITH (fillfactor = 50);
-ALTER TABLE positions ENABLE ROW LEVEL SECURITY;
-ALTER TABLE positions FORCE ROW LEVEL SECURITY;
-CREATE POLICY service ON positions FOR SELECT TO ti_service
+    received_at timestamptz,
+    PRIMARY KEY (organization_id, account_id, symbol)
+) WITH (fillfactor = 20);
+ALTER TABLE holdings ENABLE ROW LEVEL SECURITY;
+ALTER TABLE holdings FORCE ROW LEVEL SECURITY;
+CREATE POLICY service ON holdings TO ti_service
     USING (organization_id = ANY ((SELECT current_organizations())::uuid[]));
-CREATE POLICY worker ON positions TO ti_worker USING (true);
-GRANT SELECT ON positions TO ti_service;
-GRANT SELECT, INSERT, UPDATE ON positions TO ti_worker;
+CREATE POLICY worker ON holdings TO ti_worker USING (true);
+GRANT SELECT, INSERT (organization_id, account_id, symbol, open_orders, open_buy, open_sell),
+    UPDATE (open_orders, open_buy, open_sell) ON holdings TO ti_service;
+GRANT SELECT, INSERT, UPDATE, DELETE ON holdings TO ti_worker;
+
+-- The revision of a position that is written, one more than it was read with. Another one was written
+-- meanwhile: the transaction is over, as if it had met it under SERIALIZABLE.
+CREATE FUNCTION next_revision(present bigint, written bigint) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF written <> present + 1 THEN
+        RAISE serialization_failure USING MESSAGE = 'the position was written meanwhile';
+    END IF;
+    RETURN written;
+END
+$$;
+GRANT EXECUTE ON FUNCTION next_revision(bigint, bigint) TO ti_worker;
 
 -- Accounts whose openings are set, which happens once, by the first snapshot that has positions.
 CREATE TABLE position_openings (

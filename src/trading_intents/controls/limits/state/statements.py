@@ -1,7 +1,7 @@
 """The reads and writes by which limits are judged in the transaction that appends an action, as
 statements of a pipeline. Arguments are texts: see `pack_array`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from msgspec.json import encode
 
@@ -11,70 +11,62 @@ from trading_intents.controls.limits.state.recent import MAX_READ_ACTIONS, Recen
 from trading_intents.prices.store import KNOWN_PRICES, MARKET, PRICE_JOINS
 from trading_intents.storage.database import pack_array
 from trading_intents.storage.pipeline import RowParameters, Statement
-from trading_intents.trading import AccountSymbol
 
-# One statement: a fill moves a quantity from an order to a position, which must be seen in both or
-# in neither, as must openings and the positions that they set. LATERAL with LIMIT allows only
-# look-ups by key. An account is summed once, however many of its symbols are asked for: it may have
-# thousands, and other accounts' commands wait meanwhile.
-_POSITION = """
-    LEFT JOIN LATERAL (
-        SELECT quantity FROM positions WHERE account_id = asked.account_id AND symbol = asked.symbol
-        LIMIT 1
-    ) AS p ON true
-    LEFT JOIN LATERAL (
-        SELECT true AS is_set FROM position_openings WHERE account_id = asked.account_id LIMIT 1
-    ) AS opening ON true
+# One statement: a position must be seen with the opening that it was set by. LATERAL with LIMIT
+# allows only look-ups by key. An account is summed once, however many of its symbols are asked for:
+# it may have thousands, and other accounts' commands wait meanwhile.
+_ASKED = """
+    unnest(from_column($1)::uuid[], from_column($2)::uuid[], from_column($3))
+        AS asked (organization_id, account_id, symbol)
 """
-
-
-def _state(total: str) -> str:
-    """A `LimitState` as JSON, of an account whose open orders are this total."""
-    return f"""json_build_object(
-        'account_open_orders', coalesce({total}, 0), 'open_orders', coalesce(e.open_orders, 0),
-        'open_buy', coalesce(e.open_buy, 0), 'open_sell', coalesce(e.open_sell, 0),
-        'position', coalesce(p.quantity, 0), 'is_position_known', opening.is_set IS NOT NULL
-    )::text"""
-
-
+# A `LimitState` as JSON, of an account whose open orders are `total`.
+_STATE = """
+    json_build_object(
+        'account_open_orders', coalesce(total, 0), 'open_orders', coalesce(h.open_orders, 0),
+        'open_buy', coalesce(h.open_buy, 0), 'open_sell', coalesce(h.open_sell, 0),
+        'position', coalesce(h.quantity, 0), 'is_position_known', EXISTS (
+            SELECT FROM position_openings WHERE account_id = asked.account_id OFFSET 0
+        )
+    )::text
+"""
 _READ = f"""
-    WITH asked AS MATERIALIZED (
-        SELECT * FROM unnest(from_column($1)::uuid[], from_column($2)) AS symbols (account_id,
-            symbol)
-    ), totals AS MATERIALIZED (
+    WITH asked AS MATERIALIZED (SELECT * FROM {_ASKED}), totals AS MATERIALIZED (
         SELECT account_id, (
-            SELECT sum(open_orders) FROM exposures WHERE account_id = accounts.account_id
-        ) AS open_orders
-        FROM (SELECT DISTINCT account_id FROM asked) AS accounts
+            SELECT sum(open_orders) FROM holdings
+            WHERE organization_id = accounts.organization_id AND account_id = accounts.account_id
+        ) AS total
+        FROM (SELECT DISTINCT organization_id, account_id FROM asked) AS accounts
     )
-    SELECT asked.account_id::text, asked.symbol, {_state("total.open_orders")}
-    FROM asked JOIN totals AS total ON total.account_id = asked.account_id
+    SELECT asked.account_id::text, asked.symbol, {_STATE}
+    FROM asked JOIN totals ON totals.account_id = asked.account_id
     LEFT JOIN LATERAL (
-        SELECT * FROM exposures WHERE account_id = asked.account_id AND symbol = asked.symbol
+        SELECT * FROM holdings
+        WHERE organization_id = asked.organization_id AND account_id = asked.account_id
+            AND symbol = asked.symbol
         LIMIT 1
-    ) AS e ON true
-    {_POSITION}
+    ) AS h ON true
 """  # noqa: S608 - our own constants
 # Of accounts that are asked for one symbol each, as most are: in one pass, which takes a fifth
 # less.
 _READ_SINGLE = f"""
-    SELECT asked.account_id::text, asked.symbol, {_state("e.total")}
-    FROM unnest(from_column($1)::uuid[], from_column($2)) AS asked (account_id, symbol)
+    SELECT asked.account_id::text, asked.symbol, {_STATE}
+    FROM {_ASKED}
     CROSS JOIN LATERAL (
         SELECT sum(open_orders) AS total, sum(open_orders)
             FILTER (WHERE symbol = asked.symbol) AS open_orders,
                sum(open_buy) FILTER (WHERE symbol = asked.symbol) AS open_buy,
-               sum(open_sell) FILTER (WHERE symbol = asked.symbol) AS open_sell
-        FROM exposures WHERE account_id = asked.account_id
-    ) AS e
-    {_POSITION}
+               sum(open_sell) FILTER (WHERE symbol = asked.symbol) AS open_sell,
+               sum(quantity) FILTER (WHERE symbol = asked.symbol) AS quantity
+        FROM holdings
+        WHERE organization_id = asked.organization_id AND account_id = asked.account_id
+    ) AS h
 """  # noqa: S608 - our own constants
 
 
-def read_limit_state(asked: Sequence[AccountSymbol[str]]) -> Statement:
-    """By account and symbol: the account's open orders, what is open of the symbol, the position,
-    and whether the account's opening positions are set."""
-    is_single = len(dict(asked)) == len(asked)
+def read_limit_state(asked: Collection[tuple[str, str, str]]) -> Statement:
+    """By organization, account and symbol: the account's open orders, what is open of the symbol,
+    the position, and whether the account's opening positions are set."""
+    is_single = len({account_id for _, account_id, _ in asked}) == len(asked)
     columns = map(pack_array, zip(*asked, strict=True))
     return Statement(_READ_SINGLE if is_single else _READ, tuple(columns))
 
@@ -169,10 +161,16 @@ _RESULTS = f"""
         'opening_quantity', asked.opening_quantity, 'opening_price', asked.opening_price
     )::text, {KNOWN_PRICES}
     FROM (
-        SELECT p.*, a.market FROM positions p
-        CROSS JOIN LATERAL (SELECT {MARKET} AS market FROM accounts WHERE id = p.account_id
-            LIMIT 1) AS a
-        WHERE p.account_id = ANY (from_column($1)::uuid[])
+        SELECT h.*, a.market FROM unnest(from_column($1)::uuid[]) AS named (account_id)
+        CROSS JOIN LATERAL (
+            SELECT organization_id, {MARKET} AS market FROM accounts WHERE id = named.account_id
+            LIMIT 1
+        ) AS a
+        CROSS JOIN LATERAL (
+            SELECT * FROM holdings
+            WHERE organization_id = a.organization_id AND account_id = named.account_id
+                AND received_at IS NOT NULL OFFSET 0
+        ) AS h
     ) AS asked {PRICE_JOINS}
     UNION ALL
     SELECT account_id::text, NULL, json_build_object(

@@ -115,9 +115,11 @@ class Exposures(LimitPart):
         self._opened: set[str] = set()  # accounts whose opening positions are set
 
     def needs(self, subjects: Collection[LimitedSubject]) -> Statement | None:
-        asked = {(each.account_id, each.symbol): None for each in subjects if each.needs_exposure}
-        unread = [each for each in asked if each not in self._symbols]
-        return statements.read_limit_state(unread) if unread else None
+        asked = set[tuple[str, str, str]]()
+        for each in subjects:
+            if each.needs_exposure and (each.account_id, each.symbol) not in self._symbols:
+                asked.add((each.organization_id, each.account_id, each.symbol))
+        return statements.read_limit_state(asked) if asked else None
 
     def read(self, reply: Reply) -> None:
         for account_id, symbol, text in reply.texts():
