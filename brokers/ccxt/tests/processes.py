@@ -19,6 +19,7 @@ from tests.platform import serving
 from tests.seeds import seeded
 from tests.tenants import EVERY_PERMISSION, PLENTY, key
 
+from trading_intents.orders.facts import client_order_id
 from trading_intents.trading import Environment
 from trading_intents_ccxt.venues import VENUES
 
@@ -60,9 +61,9 @@ class VenueProcesses(WorkerProcesses):
     def check_books(self) -> None:
         """Every order is at the venue once, or was never sent; every execution is booked once; the
         position is what the venue holds, fees of coins with it."""
+        query = "SELECT action_id, intent_id FROM actions WHERE action_type = 'CREATE'"
         names = {
-            row["client_order_id"]: row["order_id"]
-            for row in self.tables.fetch("SELECT client_order_id, order_id FROM commands")
+            client_order_id(row["action_id"]): row["intent_id"] for row in self.tables.fetch(query)
         }
         booked = dict[object, list[tuple[Decimal, Decimal]]]()
         for row in self.tables.fetch("SELECT * FROM trades WHERE quantity > 0"):
