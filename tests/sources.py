@@ -17,7 +17,9 @@ SOURCES = [*SERVER_SOURCES, *CLIENT_SOURCES]
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 BENCHES = sorted([*(ROOT / "bench").glob("*.py"), *(ROOT / "sdk").glob("*.py")])
 DESCRIPTIONS = sorted((ROOT / "descriptions").glob("*.py"))
-EVERYTHING = [*SOURCES, *TESTS, *BENCHES, *DESCRIPTIONS]
+# Distributions of their own, each with its tests.
+BROKER_PACKAGES = sorted((ROOT / "brokers").rglob("*.py"))
+EVERYTHING = [*SOURCES, *TESTS, *BENCHES, *DESCRIPTIONS, *BROKER_PACKAGES]
 LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE}
 LAYOUT |= {tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 Complaints = dict[str, object]

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.sources
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("sdk*/*.md")])
+DOCUMENTS += sorted((ROOT / "brokers").glob("*/*.md"))
 SCRIPTS = sorted(
     [
         *(PACKAGE / "console" / "static").glob("*.*"),

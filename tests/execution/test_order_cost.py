@@ -25,7 +25,7 @@ SETTLED_SECONDS = 60.0
 MAX_ROW_VERSIONS = 15
 MAX_BLOCKS = 225
 MAX_QUEUE_BLOCKS = 28
-MAX_LONE_ROW_VERSIONS = 20  # each transaction has one order: what it costs today
+MAX_LONE_ROW_VERSIONS = 18  # each transaction has one order: what it costs today
 # Written whether there are orders or not.
 UPKEEP = ("workers", "leases", "accounts", "api_keys", "stats_buckets", "equity", "paper_quotes")
 COUNTS = """

@@ -6,7 +6,7 @@ from decimal import Decimal
 from msgspec.structs import replace
 
 from trading_intents.brokers import port
-from trading_intents.brokers.port import Absent, CommandResult, Outcome
+from trading_intents.brokers.port import Absent, Outcome
 from trading_intents.testing import broker_suite as suite
 from trading_intents.testing.broker_suite import (
     KEEPS_FILLED,
@@ -275,15 +275,16 @@ async def cancels_by_client_id(run: CardRun) -> None:
 
 async def doubts_a_change_without_answer(run: CardRun) -> None:
     """It is sent once: a second one would be refused, as the first one was carried out."""
-    sent = await run.buy_resting("10")
-    await run.stage.fault(StageFault.DROP_ANSWER)
-    changed = await run.replace(sent, "20", "91")
-    assert changed.result.outcome is Outcome.UNKNOWN, "the venue may have carried it out"
+    await _expect_doubt(run, StageFault.DROP_ANSWER)
 
 
 async def doubts_a_lost_change(run: CardRun) -> None:
+    await _expect_doubt(run, StageFault.LOSE_COMMAND)
+
+
+async def _expect_doubt(run: CardRun, fault: StageFault) -> None:
     sent = await run.buy_resting("10")
-    await run.stage.fault(StageFault.LOSE_COMMAND)
+    await run.stage.fault(fault)
     changed = await run.replace(sent, "20", "91")
     assert changed.result.outcome is Outcome.UNKNOWN, "the venue may have carried it out"
 
@@ -313,8 +314,7 @@ async def refuses_to_cancel_what_is_over(run: CardRun) -> None:
 
 
 async def refuses_to_cancel_what_is_not_there(run: CardRun) -> None:
-    never = Sent(run.ticket(OrderSide.BUY, "1", "90"), CommandResult(outcome=Outcome.NOT_SENT))
-    assert (await run.cancel(never)).result.outcome is Outcome.REJECTED
+    assert (await run.cancel(run.never_sent())).result.outcome is Outcome.REJECTED
 
 
 async def looks_up_a_working_order(run: CardRun) -> None:
@@ -348,8 +348,7 @@ async def looks_up_by_the_id_of_a_replace(run: CardRun) -> None:
 
 async def finds_nothing_that_was_not_sent(run: CardRun) -> None:
     await run.buy("3", "1")
-    never = Sent(run.ticket(OrderSide.BUY, "3", "1"), CommandResult(outcome=Outcome.NOT_SENT))
-    found = await run.broker.lookup(run.known(never), deadline())
+    found = await run.broker.lookup(run.known(run.never_sent()), deadline())
     assert isinstance(found, Absent)
 
 

@@ -102,7 +102,7 @@ class Stage(Protocol):
         sent and reported is compared with it after each card. None: it shows none."""
 
 
-Need = Callable[[Capabilities], bool]
+Need = Callable[[Capabilities], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,23 +185,25 @@ class CardRun:
         quantity: str,
         limit: str | None = None,
         stop: str | None = None,
-        time_in_force: TimeInForce = TimeInForce.DAY,
+        time_in_force: TimeInForce | None = None,
     ) -> OrderTicket:
+        """Has the first time in force that the broker offers for the kind, if none is given."""
         kinds = {
             (False, False): OrderKind.MARKET,
             (True, False): OrderKind.LIMIT,
             (False, True): OrderKind.STOP,
             (True, True): OrderKind.STOP_LIMIT,
         }
+        kind = kinds[limit is not None, stop is not None]
         return OrderTicket(
             client_order_id=new_id(),
             symbol=self.stage.symbol,
             side=side,
-            kind=kinds[limit is not None, stop is not None],
+            kind=kind,
             quantity=Decimal(quantity),
             limit_price=None if limit is None else Decimal(limit),
             stop_price=None if stop is None else Decimal(stop),
-            time_in_force=time_in_force,
+            time_in_force=time_in_force or self.stage.capabilities.times_in_force[kind][0],
         )
 
     async def send(self, ticket: OrderTicket) -> Sent:
@@ -224,10 +226,14 @@ class CardRun:
         quantity: str,
         limit: str | None = None,
         stop: str | None = None,
-        time_in_force: TimeInForce = TimeInForce.DAY,
+        time_in_force: TimeInForce | None = None,
     ) -> Sent:
         ticket = self.ticket(OrderSide.BUY, quantity, limit, stop, time_in_force)
         return await self.send_taken(ticket)
+
+    def never_sent(self) -> Sent:
+        ticket = self.ticket(OrderSide.BUY, "1", "90")
+        return Sent(ticket, port.CommandResult(outcome=Outcome.NOT_SENT))
 
     async def buy_resting(self, quantity: str) -> Sent:
         """Sends a BUY at 90, below the market."""
@@ -369,11 +375,7 @@ def keys_of(events: Iterable[BrokerEvent], kind: EventKind) -> set[str]:
 
 
 def total(events: Iterable[BrokerEvent]) -> Decimal:
-    filled = Decimal(0)
-    for each in events:
-        if each.kind is EventKind.FILL:
-            filled += each.quantity or Decimal(0)
-    return filled
+    return sum((each.quantity or ZERO for each in events if each.kind is EventKind.FILL), ZERO)
 
 
 def new_id() -> str:
@@ -451,10 +453,14 @@ async def play(card: Card, stage: Stage) -> None:
 
 def offers(
     kind: OrderKind,
-    time_in_force: TimeInForce = TimeInForce.DAY,
+    time_in_force: TimeInForce | None = None,  # None: any
     can: Callable[[Capabilities], object] = lambda broker: True,
 ) -> Need:
-    return lambda broker: time_in_force in broker.times_in_force.get(kind, ()) and bool(can(broker))
+    return lambda broker: (
+        kind in broker.times_in_force
+        and time_in_force in (None, *broker.times_in_force[kind])
+        and can(broker)
+    )
 
 
 def looks_up(broker: Capabilities) -> bool:

@@ -1,0 +1,1 @@
+"""Crypto venues by ccxt, as broker integrations of the Trading Intents Platform."""
