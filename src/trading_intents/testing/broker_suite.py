@@ -187,7 +187,8 @@ class CardRun:
         stop: str | None = None,
         time_in_force: TimeInForce | None = None,
     ) -> OrderTicket:
-        """Has the first time in force that the broker offers for the kind, if none is given."""
+        """Has the first time in force that the broker offers for the kind, if none is given: DAY
+        for one that nobody is sent, or that it refuses."""
         kinds = {
             (False, False): OrderKind.MARKET,
             (True, False): OrderKind.LIMIT,
@@ -195,6 +196,7 @@ class CardRun:
             (True, True): OrderKind.STOP_LIMIT,
         }
         kind = kinds[limit is not None, stop is not None]
+        offered = self.stage.capabilities.times_in_force.get(kind) or (TimeInForce.DAY,)
         return OrderTicket(
             client_order_id=new_id(),
             symbol=self.stage.symbol,
@@ -203,7 +205,7 @@ class CardRun:
             quantity=Decimal(quantity),
             limit_price=None if limit is None else Decimal(limit),
             stop_price=None if stop is None else Decimal(stop),
-            time_in_force=time_in_force or self.stage.capabilities.times_in_force[kind][0],
+            time_in_force=time_in_force or offered[0],
         )
 
     async def send(self, ticket: OrderTicket) -> Sent:
@@ -456,11 +458,12 @@ def offers(
     time_in_force: TimeInForce | None = None,  # None: any
     can: Callable[[Capabilities], object] = lambda broker: True,
 ) -> Need:
-    return lambda broker: (
-        kind in broker.times_in_force
-        and time_in_force in (None, *broker.times_in_force[kind])
-        and can(broker)
-    )
+    def needed(broker: Capabilities) -> bool:
+        times = broker.times_in_force.get(kind, ())
+        is_offered = time_in_force in times if time_in_force else bool(times)
+        return is_offered and bool(can(broker))
+
+    return needed
 
 
 def looks_up(broker: Capabilities) -> bool:
