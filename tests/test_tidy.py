@@ -33,7 +33,7 @@ from tests.sources import (
 pytestmark = pytest.mark.sources
 
 # What has to go is code that does a thing twice, not the words of a clear line.
-MAX_TOKENS = 288_500
+MAX_TOKENS = 287_500
 MAX_FUNCTION_LINES = 70
 MAX_COLUMNS = 100
 MAX_MODULES = 9
