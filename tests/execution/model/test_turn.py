@@ -34,7 +34,7 @@ def test_what_the_design_might_say_too_holds(name: str) -> None:
 
 @pytest.mark.parametrize(
     "mistake",
-    [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in MISTAKES],
+    [pytest.param(name, marks=pytest.mark.chaos if name in LONG else ()) for name in MISTAKES],
 )
 def test_each_mistake_in_a_turn_is_caught(mistake: str) -> None:
     design, config = MISTAKES[mistake]
