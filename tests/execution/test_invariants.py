@@ -89,24 +89,25 @@ async def test_an_unanswered_order_without_row_and_look_up_is_forgotten(
     assert await forgotten(books, database) == []
 
 
-@pytest.mark.parametrize("make", [work, fill_all])
-async def test_an_answered_order_needs_no_row(
-    books: Books, database: Database, make: object
-) -> None:
+async def needs_no_row(books: Books, database: Database, make: object) -> None:
     assert callable(make)
     order = await make(books)
     await books.owner.execute(LOSE_ROWS, order.order_id)
     assert await forgotten(books, database) == []
+
+
+@pytest.mark.parametrize("make", [work, fill_all])
+async def test_an_answered_order_needs_no_row(
+    books: Books, database: Database, make: object
+) -> None:
+    await needs_no_row(books, database, make)
 
 
 @pytest.mark.parametrize("make", [replace, cancel])
 async def test_a_command_that_the_broker_took_is_waited_for(
     books: Books, database: Database, make: object
 ) -> None:
-    assert callable(make)
-    order = await make(books)
-    await books.owner.execute(LOSE_ROWS, order.order_id)
-    assert await forgotten(books, database) == []
+    await needs_no_row(books, database, make)
 
 
 async def test_a_forgotten_order_is_looked_up_with_one_alert(

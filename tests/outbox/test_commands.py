@@ -20,7 +20,7 @@ from tests.outbox.rows import (
 from trading_intents.outbox import operators
 from trading_intents.outbox import queue as outbox
 from trading_intents.outbox.intents_queue import (
-    Setback,
+    AttemptFailure,
     claim_by_lane,
     ending,
     holding,
@@ -48,9 +48,9 @@ async def row_of(table: Table, row_id: int) -> dict[str, Any]:
 
 async def put_back(pool: Pool, row_id: int, **changes: object) -> None:
     values = {"attempts": 1, "delay": 0.0, "reason": "again", "has_failed": False} | changes
-    setback = Setback(id=row_id, **values)  # type: ignore[arg-type]  # those of the test
+    failed_attempt = AttemptFailure(id=row_id, **values)  # type: ignore[arg-type]  # those of the test
     async with pool.transaction() as tx:
-        await PoolTransaction(tx).run([putting_back([setback])])
+        await PoolTransaction(tx).run([putting_back([failed_attempt])])
 
 
 async def test_a_command_is_claimed_only_in_its_lane(pool: Pool, table: Table) -> None:
@@ -146,7 +146,7 @@ async def test_a_mark_changes_no_index(pool: Pool, table: Table) -> None:
     assert after["hot"] - before["hot"] > 40
 
 
-async def test_a_setback_takes_the_mark_back_and_the_last_one_fails(
+async def test_a_failed_attempt_takes_the_mark_back_and_the_last_one_fails(
     pool: Pool, table: Table
 ) -> None:
     account = uuid.uuid4()

@@ -490,14 +490,14 @@ class Dispatcher:
     ) -> RecorderEntry:
         delay = outbox.backoff_seconds(row.attempts) if after_seconds is None else after_seconds
         self._wakeup.wake_after(delay)
-        setback = queue.Setback(
+        failed_attempt = queue.AttemptFailure(
             id=row.id,
             attempts=row.attempts,
             delay=delay,
             reason=reason,
             has_failed=row.attempts >= self._attempt_limit,
         )
-        return replace(entry, setback=setback)
+        return replace(entry, failed_attempt=failed_attempt)
 
     async def _record(
         self,

@@ -23,7 +23,7 @@ from trading_intents.orders.ledger.recording import (
     write_statements,
 )
 from trading_intents.orders.ledger.reporting import log_recorded
-from trading_intents.outbox.intents_queue import Setback, ending, putting_back
+from trading_intents.outbox.intents_queue import AttemptFailure, ending, putting_back
 from trading_intents.outbox.model import Status
 from trading_intents.storage.database import Tx
 from trading_intents.storage.grouped import GroupCommit, GroupTransactions, PoolTransaction
@@ -58,14 +58,14 @@ class UnrecordedCommand(FrozenStruct, kw_only=True):
 
 
 class RecorderEntry(FrozenStruct, kw_only=True):
-    """Written as a whole. A command is over, but for a `setback`."""
+    """Written as a whole. A command is over, but for a `failed_attempt`."""
 
     account_ref: AccountRef
     events: tuple[BrokerEvent, ...] = ()
     own: tuple[PlatformFact, ...] = ()
     balance: BrokerBalance | None = None
     row: UnrecordedCommand | None = None
-    setback: Setback | None = None
+    failed_attempt: AttemptFailure | None = None
     client_order_id: str = ""  # of the row's command
     is_unsent: bool = False  # its mark is taken back: it may be sent again
     is_unclear: bool = False  # its answer was lost
@@ -81,9 +81,9 @@ class RecorderEntry(FrozenStruct, kw_only=True):
         """That its command has then."""
         if self.row is None:
             return None
-        if self.setback is None:
+        if self.failed_attempt is None:
             return Status.COMPLETED
-        return Status.FAILED if self.setback.has_failed else Status.PENDING
+        return Status.FAILED if self.failed_attempt.has_failed else Status.PENDING
 
 
 class RecorderResult(FrozenStruct):
@@ -233,17 +233,17 @@ def _end_commands(
         cancelled |= each.cancelled
     unclear = [entry.name for entry in entries if entry.is_unclear]
     unsent = [entry.name for entry in entries if entry.is_unsent]
-    ended = [entry.row.id for entry in entries if entry.row and not entry.setback]
-    setbacks = []
+    ended = [entry.row.id for entry in entries if entry.row and not entry.failed_attempt]
+    failed_attempts = []
     for entry in entries:
-        if entry.row and entry.setback:
-            setbacks.append(_due_now(entry.row, entry.setback, cancelled))
+        if entry.row and entry.failed_attempt:
+            failed_attempts.append(_due_now(entry.row, entry.failed_attempt, cancelled))
     statements: list[Statement] = []
     add_statement(statements, store.setting_unclear, unclear)
     if unsent:
         statements += store.unmarking_sent(unsent)
     add_statement(statements, ending, ended)
-    add_statement(statements, putting_back, setbacks)
+    add_statement(statements, putting_back, failed_attempts)
     return statements
 
 
@@ -262,7 +262,7 @@ def _recording(entries: Sequence[RecorderEntry]) -> AccountRecording:
         events += entry.events
         own += entry.own
         balance = entry.balance or balance
-        if entry.row and entry.setback:
+        if entry.row and entry.failed_attempt:
             also_locked.add(entry.row.order_id)
     return AccountRecording(
         account_ref=entries[0].account_ref,
@@ -298,13 +298,15 @@ def _schedule_look_ups(
     return statements
 
 
-def _due_now(row: UnrecordedCommand, setback: Setback, cancelled: set[IdText]) -> Setback:
+def _due_now(
+    row: UnrecordedCommand, failed_attempt: AttemptFailure, cancelled: set[IdText]
+) -> AttemptFailure:
     """Makes the next attempt due at once if its order was cancelled meanwhile, so that the CANCEL
     behind it does not wait. A CANCEL makes waiting rows due under the order's lock, which is held
     here as well."""
     if row.action_type is ActionType.CANCEL or id_text(row.order_id) not in cancelled:
-        return setback
-    return replace(setback, delay=0.0, is_urgent=True)
+        return failed_attempt
+    return replace(failed_attempt, delay=0.0, is_urgent=True)
 
 
 def _split(

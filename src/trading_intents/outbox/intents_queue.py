@@ -160,7 +160,7 @@ def ending(ids: Collection[int]) -> Statement:
     return Statement(sql, (array_text(map(str, ids)),))
 
 
-class Setback(FrozenStruct, kw_only=True):
+class AttemptFailure(FrozenStruct, kw_only=True):
     """A command that is not over: why, how many attempts count, and when the next one is due.
     Without a next one it has failed."""
 
@@ -172,19 +172,19 @@ class Setback(FrozenStruct, kw_only=True):
     has_failed: bool
 
 
-_SETBACKS = RowParameters(column_types(Setback))
+_FAILED_ATTEMPTS = RowParameters(column_types(AttemptFailure))
 _PUT_BACK = f"""
     UPDATE commands c
     SET sent_at = NULL, attempts = n.attempts, urgent = urgent OR n.is_urgent,
         due_at = clock_timestamp() + make_interval(secs => n.delay),
         failed_at = CASE WHEN n.has_failed THEN clock_timestamp() END, last_error = n.reason
-    FROM {_SETBACKS.rows} AS n WHERE c.id = n.id AND {_SETBACKS.any_of("c", "id")}
+    FROM {_FAILED_ATTEMPTS.rows} AS n WHERE c.id = n.id AND {_FAILED_ATTEMPTS.any_of("c", "id")}
 """  # noqa: S608 - our own constants
 
 
-def putting_back(setbacks: Sequence[Setback]) -> Statement:
+def putting_back(failed_attempts: Sequence[AttemptFailure]) -> Statement:
     rows = [
         (each.id, each.attempts, each.delay, scrub(each.reason), each.is_urgent, each.has_failed)
-        for each in setbacks
+        for each in failed_attempts
     ]
-    return Statement(_PUT_BACK, _SETBACKS.pack(rows))
+    return Statement(_PUT_BACK, _FAILED_ATTEMPTS.pack(rows))
